@@ -66,6 +66,7 @@ def test_a_call_that_is_nearly_right_is_read_as_it_is_meant(tool: ToolDialect) -
         ("deepseek_v4", '<｜DSML｜invoke name="ping">\n</｜DSML｜invoke>'),
         ("deepseek_v4", '<｜DSML｜invoke name="ping">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'),
         ("minimax_m2", '<invoke name="ping">\n</invoke>'),
+        ("hermes", "<function=ping>\n</function>\n</tool_call>"),
         ("gemma4", "<|tool_call>ping{}<tool_call|>"),
         ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
         (
@@ -92,6 +93,25 @@ def test_markup_without_a_part_that_says_nothing_is_a_call(tool: str, output: st
         "",
         [("ping", "{}", True)],
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["functionsget5", "functions.get6", "functions_get_7", "get:0", "functions.get"]
+)
+@pytest.mark.parametrize("nameless", ["call00003", "call_abc123", "7"])
+def test_an_id_of_kimi_in_another_form_names_the_tool(name: str, nameless: str) -> None:
+    tool, given = TOOL_DIALECTS["kimi_k2"], '{"city": "Paris", "days": 3}'
+    named = json.dumps({"name": "get", "arguments": json.loads(given)})
+    for call in (f"{name}|{given}", f"{nameless}|{given}", f"{nameless}|{named}"):
+        inside = call.replace("|", "<|tool_call_argument_begin|>")
+        message = read(tool, f"<|tool_call_begin|>{inside}<|tool_call_end|>")
+        assert [(c.name, json.loads(c.arguments), c.complete) for c in message.calls] == [
+            ("get", json.loads(given), True)
+        ]
+        assert message.content == ""
+    # No tool, or several, may be meant.
+    unknown = f"<|tool_call_begin|>{nameless}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    assert read(tool, unknown).content == unknown
 
 
 @pytest.mark.parametrize("output", ["[TOOL_CALLS]print", "[TOOL_CALLS]ping me", "<tool_call>", "get(", "{}"])

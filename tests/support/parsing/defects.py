@@ -78,6 +78,8 @@ def ends(tool: ToolDialect) -> Defects:
         if close[0] in "<[":
             yield "the end twice", f"{text}\n{close}", meant(PARIS)
             yield "text before the end", f"{text.removesuffix(close)}{close}", meant(PARIS)
+    if section.open and section.array and any(other.array and not other.open for other in tool.sections):
+        yield "no beginning", text.removeprefix(section.open[0]).lstrip(), meant(PARIS)
     if section.item_open:
         yield "no beginning of the item", text.replace(section.item_open, ""), meant(PARIS)
         yield "spaces in the item", text.replace(section.item_open, f"{section.item_open} "), meant(PARIS)

@@ -26,6 +26,15 @@ def tags(tool: ToolDialect) -> Defects:
     yield "no end of the last value", text[:last].rstrip("\n") + text[last + len(tag.end) :], meant(PARIS)
     if tag.end.endswith(">") and tag.end.startswith("</"):
         yield "a cut end", f"{text[: last + len(tag.end) - 1]}\n{text[last + len(tag.end) :]}", meant(PARIS)
+        for wrong in (f"{tag.end[:-2]}>", f"{tag.end[:-3]}{tag.end[-2]}>", f"{tag.end[:-1]}s>"):
+            yield "misspelled ends", text.replace(tag.end, wrong), meant(PARIS)
+        like = f"a{tag.end[:-1]}s>b"
+        inner = render_calls([Call("get", json.dumps({"city": like, "days": 3}))], section)
+        yield "a tag like the end inside a value", inner, [("get", {"city": like, "days": 3})]
+    if " " in tag.other_key and (plain := f"</{tag.other_key.split()[0][1:]}>") != tag.end:
+        other = text.replace(tag.key, tag.other_key)
+        yield "the plain beginning of a parameter", other, meant(PARIS)
+        yield "plain tags of parameters", other.replace(tag.end, plain), meant(PARIS)
     if not tag.typed:
         first = text.index(tag.end)
         before = text[:first].rstrip("\n") if tag.wrapped or not tag.newline else text[:first]

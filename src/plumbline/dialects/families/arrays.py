@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from plumbline.dialects.families.qwen import ENABLE_THINKING
 from plumbline.dialects.formats.json_calls import JsonCall, KeyedJson
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
+
+
+def _both(section: Section) -> tuple[Section, ...]:
+    """Return the section, and its array without the marker before it, which models leave out."""
+    return section, msgspec.structs.replace(section, open=(), starts="[", at_line=True, loose=True)
+
 
 _TOOL_CALLS = Section(call_format=JsonCall(), open=("<tool_calls>",), close=("</tool_calls>",), array=True)
 _FINAL = ("[END FINAL RESPONSE]",)
@@ -82,13 +90,13 @@ TOOLS = (
     ),
     ToolDialect(
         name="jamba",
-        sections=(_TOOL_CALLS,),
+        sections=_both(_TOOL_CALLS),
         detect=(r"<tool_calls>",),
         unlike=r"<answer>|<\|extra_0\|>|<tool_sep>|<arg_key>|\[BEGIN FINAL RESPONSE\]|<beginning_of_sentence>",
     ),
     ToolDialect(
         name="apriel",
-        sections=(_TOOL_CALLS,),
+        sections=_both(_TOOL_CALLS),
         silent=_FINAL,
         content_gap="\n",
         detect=(r"<tool_calls>", r"\[BEGIN FINAL RESPONSE\]"),
@@ -111,13 +119,15 @@ TOOLS = (
     ToolDialect(
         name="nemotron_v2",
         aliases=("nemotron_nano_v2",),
-        sections=(Section(call_format=JsonCall(), open=("<TOOLCALL>",), close=("</TOOLCALL>",), array=True),),
+        sections=_both(
+            Section(call_format=JsonCall(), open=("<TOOLCALL>",), close=("</TOOLCALL>",), array=True)
+        ),
         content_gap="\n",
         detect=(r"<TOOLCALL>",),
     ),
     ToolDialect(
         name="hunyuan_a13b",
-        sections=(_TOOL_CALLS,),
+        sections=_both(_TOOL_CALLS),
         # One of its templates asks for the assistant's name in front of an answer in text.
         silent=(*_ANSWER, "助手："),
         content_gap="\n",
@@ -140,14 +150,14 @@ TOOLS = (
     ),
     ToolDialect(
         name="cohere_command3",
-        sections=(_COHERE,),
+        sections=_both(_COHERE),
         silent=_RESPONSE,
         detect=(r"<\|START_ACTION\|>",),
         unlike=r"<\|START_TEXT\|>",
     ),
     ToolDialect(
         name="cohere_command4",
-        sections=(_COHERE,),
+        sections=_both(_COHERE),
         silent=_TEXT,
         detect=(r"<\|START_ACTION\|>", r"<\|START_TEXT\|>"),
     ),

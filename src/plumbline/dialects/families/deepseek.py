@@ -28,9 +28,10 @@ _V3 = msgspec.structs.replace(
 
 
 def _dsml(wrapper: str, space: str = "", variants: tuple[str, ...] = ()) -> tuple[Section, ...]:
-    """Return DeepSeek's tags, and those with the bars that models write where the token is not at hand."""
+    """Return DeepSeek's tags, and those with the bars and spaces that models write where the token is not at hand."""
     prefixes = ("｜DSML｜", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
-    return tuple(s for prefix in prefixes for s in _tagged(wrapper, space, variants, prefix))
+    spaces = (space, "" if space else " ")
+    return tuple(s for gap in spaces for prefix in prefixes for s in _tagged(wrapper, gap, variants, prefix))
 
 
 def _tagged(
@@ -42,6 +43,7 @@ def _tagged(
         open=f'<{name}invoke name="',
         opened='">',
         key=f'<{name}parameter name="',
+        other_key='<parameter name="',
         key_end='">',
         end=f"</{name}parameter>",
         close=f"</{name}invoke>",
@@ -82,7 +84,7 @@ TOOLS = (
         name="deepseek_v32",
         prompt_encoding="deepseek_v32",
         aliases=("deepseekv32", "deepseek-v32"),
-        sections=_dsml("function_calls", variants=("tool_calls",)),
+        sections=_dsml("function_calls", variants=("tool_calls", "calls")),
         content_gap="\n\n",
         detect=(r"<｜DSML｜function_calls>",),
     ),
@@ -90,7 +92,7 @@ TOOLS = (
         name="deepseek_v4",
         prompt_encoding="deepseek_v4",
         aliases=("deepseekv4", "deepseek-v4"),
-        sections=_dsml("tool_calls", variants=("toolcalls", "tool", "function_calls")),
+        sections=_dsml("tool_calls", variants=("toolcalls", "tool", "function_calls", "calls")),
         content_gap="\n\n",
         detect=(r"<｜DSML｜tool_calls>",),
         tokens=("｜DSML｜",),
@@ -98,7 +100,7 @@ TOOLS = (
     ToolDialect(
         name="deepseek_v41",
         aliases=("deepseekv41", "deepseek-v41"),
-        sections=_dsml("calls", " "),
+        sections=_dsml("calls", " ", ("tool_calls", "function_calls")),
         content_gap="\n\n",
         detect=(r"<｜DSML｜ calls>",),
     ),

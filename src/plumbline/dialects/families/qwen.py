@@ -44,6 +44,8 @@ TOOLS = (
             msgspec.structs.replace(_JSON, open=("<tools>",), close=("</tools>",), at_line=True, loose=True),
             msgspec.structs.replace(_JSON, open=("```json", "```"), close=("```",), at_line=True, loose=True),
             Section(call_format=JsonCall(), starts="{", at_line=True, loose=True),
+            # Qwen3-Coder, where its own dialect was not chosen.
+            msgspec.structs.replace(_coder(_CODER)[1], loose=True),
         ),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),

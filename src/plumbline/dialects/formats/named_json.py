@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,14 @@ from plumbline.dialects.streams.json_stream import json_value
 
 __all__ = ["NamedJson"]
 
-_OTHER_ID = re.compile(r"functions[._](.+)[_:][0-9]+")
+_OTHER_IDS = (
+    re.compile(r"functions[._](.+)[_:][0-9]+"),
+    re.compile(r"(?:functions[._]?)?(.+?)[_:]?[0-9]+"),
+    re.compile(r"functions(.+)"),
+)
+"""Ids as clients hand them back that clean them up, and as models write them after such ids."""
+_COUNTER = re.compile(r"(?:call[_-]?[0-9A-Za-z]*|[0-9]+)", re.IGNORECASE)
+"""An id without the name of a tool, which models write after clients' ids of this kind."""
 _FENCES = finder("```json\n", "```\n", "json\n", "json{")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
@@ -67,7 +75,12 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         fence = yield from self._separated(cursor)
         ends = finder(*call.ends.markers, self.suffix.strip(), fence)
         char = yield from cursor.peek()
-        if char == "{":
+        if self.numbered and name not in call.schemas and _COUNTER.fullmatch(name):
+            held = yield from buffered_arguments(cursor, ends)
+            meant, held = _tool_of(held, call.schemas)
+            call.begin(meant or name, call_id or None)
+            call.arguments(held)
+        elif char == "{":
             call.begin(name, call_id or None)
             yield from json_value(cursor, call.arguments, markers=ends)
         elif char in CLOSING:
@@ -111,10 +124,10 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         if not name:
             cursor.fail("expected the name of a tool")
         if self.numbered:
-            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
+            others = [match[1] for match in (pattern.fullmatch(name) for pattern in _OTHER_IDS) if match]
             name = re.sub(r"^functions\.|:[0-9]+$", "", name)
-            if other is not None and name not in call.schemas and other[1] in call.schemas:
-                name = other[1]
+            if name not in call.schemas:
+                name = next((other for other in others if other in call.schemas), name)
         return name, call_id
 
     def _without(self, cursor: Cursor, call: CallSink, ends: Finder) -> Steps[None]:
@@ -149,3 +162,22 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             ]
         after_it = [grammar.literal(after)] if after else []
         return grammar.sequence([*start, grammar.json(schema), *after_it])
+
+
+def _tool_of(arguments: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the tool that arguments without a name are for, and its arguments.
+
+    Either these name it (`{"name": "f", "arguments": {…}}`), or one tool only has all their keys, and they have all keys
+    that it requires. Otherwise the name is empty.
+    """
+    value = json.loads(arguments)
+    name, inner = value.get("name"), value.get("arguments")
+    if len(value) == 2 and name in schemas and isinstance(inner, dict):
+        return name, json.dumps(inner, ensure_ascii=False)
+    keys = set(value)
+    fitting = [
+        tool
+        for tool, schema in schemas.items()
+        if keys and keys <= set(schema.get("properties") or ()) and keys >= set(schema.get("required") or ())
+    ]
+    return (fitting[0] if len(fitting) == 1 else ""), arguments

@@ -68,6 +68,7 @@ class TagNames:
 
     Attributes:
         element_end: the end of the parameter that `parameter` read last, if it is an element with the parameter's name.
+        plain_end: the end that belongs to `other_key`, if the parameter that was read last begins with that.
     """
 
     def __init__(self, tags: Tags, cursor: Cursor, call: CallSink) -> None:
@@ -79,6 +80,7 @@ class TagNames:
         self._elements = NO_MARKERS
         """Elements with the names of parameters, which some models write in the place of parameters."""
         self.element_end = ""
+        self.plain_end = ""
 
     def declare(self, known: Mapping[str, Any]) -> None:
         """Set the parameters of the tool."""
@@ -153,9 +155,7 @@ class TagNames:
         if first:  # Its opening tag is missing.
             yield from cursor.expect(tags.key_end)
             text, quotes = first, False
-        elif (yield from cursor.take(tags.key)) or (
-            tags.other_key and (yield from cursor.take(tags.other_key))
-        ):
+        elif (yield from cursor.take(tags.key)) or (yield from self._other_key()):
             text, valued = yield from self._text()
             quotes = tags.key[-1:] == '"'
         elif (yield from self._other_tag()):
@@ -183,6 +183,15 @@ class TagNames:
             yes = "true" if tags.typed == "string" else "string"
             kind = "string" if attribute.rstrip('" ').endswith(yes) else "any"
         return key.strip(), kind
+
+    def _other_key(self) -> Steps[bool]:
+        """Read the other beginning of a parameter's tag, if it comes."""
+        other = self._tags.other_key
+        if not other or not (yield from self._cursor.take(other)):
+            return False
+        begun = element(other)
+        self.plain_end = f"</{begun[1:]}>" if begun != other else ""
+        return True
 
     def _text(self) -> Steps[tuple[str, bool]]:
         """Read what stands in a parameter's tag, which may come twice. Returns it, and whether the value's tag came."""

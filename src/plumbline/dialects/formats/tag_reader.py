@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import SequenceMatcher
 
 from plumbline.dialects.formats.tag_names import Parameters, TagNames
 from plumbline.dialects.formats.tags import CDATA, Tags, element
@@ -22,6 +23,11 @@ from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json
 __all__ = ["TagReader"]
 
 _SPACES = re.compile(r"[ \t\r\n]{0,64}")
+_BEGIN = re.compile(r"</(?:[^<>]*\W)?(?=\w+ ?>\Z)")
+_REST = re.compile(r"(\w{1,24}) ?>")
+_BEGUN_REST = re.compile(r"\w{0,24} ?\Z")
+_ALIKE = 0.8
+"""How much a misspelled name is like the right one at least: a letter that is missing, added or in another place."""
 _STRING = frozenset(("string",))
 
 Write = Callable[[str], None]
@@ -55,6 +61,9 @@ class TagReader:
         self._names = TagNames(tags, cursor, call)
         self._own_end = ""
         """The end of an element with the name of the parameter, which some models write for `end`."""
+        begin = _BEGIN.match(tag.end)
+        self._end_begin = begin.group() if begin is not None else ""
+        """The end tag up to its name, which models misspell."""
         self._nested = element(tags.value_open or tags.key) if tags.is_element else ""
         """The beginning of an element inside the value whose end is like that of the value."""
         self._depth = 0
@@ -141,13 +150,14 @@ class TagReader:
             The next parameter, if its opening tag has been read instead of the end; else nothing.
         """
         tags, cursor = self._tags, self._cursor
-        self._own_end, self._depth = f"</{key}>" if tags.is_element else "", 0
+        plain, self._names.plain_end = self._names.plain_end, ""
+        self._own_end, self._depth = plain or (f"</{key}>" if tags.is_element else ""), 0
         if self._names.element_end:
             ends, self._names.element_end = finder(self._names.element_end), ""
         elif tags.cdata and (yield from cursor.take(CDATA)):
             ends = finder(f"]]>{tags.end}")
         else:
-            more = (*self._another, self._own_end, self._nested)
+            more = (*self._another, self._own_end, self._nested, self._end_begin)
             ends = finder(*self._ends.markers, *(more if self._parameters.names else ()))
         if is_json:
             return (yield from self._json(put, types, ends))
@@ -176,10 +186,17 @@ class TagReader:
             self._depth += 1
             write(marker, cursor.offset)
             return None
-        if marker not in (*self._ends.markers, self._own_end):
+        if marker not in (*self._ends.markers, self._own_end, self._end_begin):
             return ""
         cursor.pos -= len(marker)
-        if marker in (tags.end, self._cut_end, self._own_end):
+        if marker and marker in (self._end_begin, self._cut_end):
+            size = yield from self._misspelled_size()
+            if size and (yield from self._goes_on(size, self._after_cut, at_end=False)):
+                cursor.pos += size
+                return ""
+        if marker == self._end_begin:
+            ended = read = False
+        elif marker in (tags.end, self._cut_end, self._own_end):
             after = self._after_value if marker == tags.end else self._after_cut
             ended = yield from self._goes_on(len(marker), after)
             if ended and self._depth and marker == tags.end:
@@ -198,6 +215,17 @@ class TagReader:
             write(marker, cursor.offset)
             return None
         return ""
+
+    def _misspelled_size(self) -> Steps[int]:
+        """Return how long the misspelled end tag at the cursor is; 0 if none stands there."""
+        cursor, size = self._cursor, len(self._end_begin)
+        right = self._tags.end[size:].rstrip("> ")
+        while (rest := _REST.match(cursor.text, cursor.pos + size)) is None:
+            if cursor.closed or _BEGUN_REST.match(cursor.text, cursor.pos + size) is None:
+                return 0
+            yield
+        alike = SequenceMatcher(None, rest[1], right, autojunk=False).ratio() >= _ALIKE
+        return size + len(rest[0]) if alike and rest[1] != right else 0
 
     def _goes_on(self, size: int, after: Finder, *, line: bool = False, at_end: bool = True) -> Steps[bool]:
         """Return whether one of these markers follows the next `size` characters, or the end of the answer.
@@ -233,7 +261,10 @@ class TagReader:
                 following = yield from self._following(marker, out.write)
                 continue
             following = ""
-            if marker in self._ends.markers and marker not in (tags.end, self._cut_end):
+            if marker and marker in (self._end_begin, self._cut_end):
+                cursor.pos -= len(marker)
+                cursor.pos += (yield from self._misspelled_size()) or len(marker)
+            elif marker in self._ends.markers and marker not in (tags.end, self._cut_end):
                 cursor.pos -= len(marker)
         if put is not None and not out.begun:
             put(coerce(unwrapped(out.text) if tags.wrapped else out.text, types))

@@ -212,8 +212,6 @@ class HarmonyParser(CursorParser):
             if part == MESSAGE:
                 break
             if part is None and (yield from self._ends_early(first, channel, recipient)):
-                if recipient is None and not all(word in _WORDS_OF_HEADERS for word in words):
-                    raise MalformedError("expected the words of a header")
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
@@ -231,8 +229,8 @@ class HarmonyParser(CursorParser):
             part = yield from cursor.take_one(_IN_HEADER)
         else:
             raise MalformedError("this is too long for a header")
-        named = [word for word in words if word in _CHANNELS]
-        if first is None and channel is recipient is None and not named and words != ["assistant"]:
+        marked = first is not None or channel is not None or recipient is not None or words == ["assistant"]
+        if not (named := [word for word in words if word in _CHANNELS]) and not marked:
             raise MalformedError("expected the header of a message")
         return Header(channel or "".join(named[:1]) or "final", recipient)
 
@@ -257,16 +255,23 @@ class HarmonyParser(CursorParser):
             self._cursor.fail("expected a word of a header")
 
     def _ends_early(self, first: str | None, channel: str | None, recipient: str | None) -> Steps[bool]:
-        """Return whether a header ends without `<|message|>`: at the end of its message, or where a body begins."""
+        """Return whether a header ends without `<|message|>`: at the end of its message, or where a body begins.
+
+        Raises:
+            MalformedError: it ends with words of a body.
+        """
         cursor = self._cursor
         char = yield from cursor.peek()
         if char == "{" and recipient is not None and recipient.removeprefix("functions.") in self._tools:
             return True
         if first not in HEADERS or channel is None:
             return False
-        if (yield from cursor.look_for(_AFTER_HEADER)) is not None:
-            return True
-        return channel == "final" and char not in ("", "<") and not (yield from cursor.take_ahead("json"))
+        ends = (yield from cursor.look_for(_AFTER_HEADER)) is not None
+        if not ends and channel == "final" and char not in ("", "<"):
+            ends = not (yield from cursor.take_ahead("json"))
+        if ends and recipient is None and not all(word in _WORDS_OF_HEADERS for word in self._words):
+            raise MalformedError("expected the words of a header")
+        return ends
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
         """Pass on what looked like markup as text, unless the token limit cut it. Returns whether it is text."""
