@@ -73,27 +73,33 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         if self.kind_end and (yield from cursor.take(self.kind_end)):
             name = yield from self._kind_or_name(cursor, call, name)
         fence = yield from self._separated(cursor)
+        yield from self._arguments(cursor, call, name, call_id or None, fence)
+        for suffix in filter(None, (fence, self.suffix.strip())):
+            yield from cursor.space()
+            yield from cursor.take(suffix)
+
+    def _arguments(
+        self, cursor: Cursor, call: CallSink, name: str, call_id: str | None, fence: str
+    ) -> Steps[None]:
+        """Read the arguments, and announce the call."""
         ends = finder(*call.ends.markers, self.suffix.strip(), fence)
         char = yield from cursor.peek()
         if self.numbered and name not in call.schemas and _COUNTER.fullmatch(name):
             held = yield from buffered_arguments(cursor, ends)
             meant, held = _tool_of(held, call.schemas)
-            call.begin(meant or name, call_id or None)
+            call.begin(meant or name, call_id)
             call.arguments(held)
         elif char == "{":
-            call.begin(name, call_id or None)
+            call.begin(name, call_id)
             yield from json_value(cursor, call.arguments, markers=ends)
         elif char in CLOSING:
             held = yield from buffered_arguments(cursor, ends)
-            call.begin(name, call_id or None)
+            call.begin(name, call_id)
             call.arguments(held)
         else:
             yield from self._without(cursor, call, ends)
-            call.begin(name, call_id or None)
+            call.begin(name, call_id)
             call.arguments("{}")
-        for suffix in filter(None, (fence, self.suffix.strip())):
-            yield from cursor.space()
-            yield from cursor.take(suffix)
 
     def _kind_or_name(self, cursor: Cursor, call: CallSink, name: str) -> Steps[str]:
         """Return the name of the tool: what was read, or what follows if that was the word `function`."""
@@ -167,8 +173,8 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
 def _tool_of(arguments: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the tool that arguments without a name are for, and its arguments.
 
-    Either these name it (`{"name": "f", "arguments": {…}}`), or one tool only has all their keys, and they have all keys
-    that it requires. Otherwise the name is empty.
+    Either these name it (`{"name": "f", "arguments": {…}}`), or one tool only has all their keys, and they have all
+    keys that it requires. Otherwise the name is empty.
     """
     value = json.loads(arguments)
     name, inner = value.get("name"), value.get("arguments")

@@ -209,9 +209,7 @@ class HarmonyParser(CursorParser):
         self._words = words
         yield from self._repeated(part)
         for _ in range(_MAX_PARTS):
-            if part == MESSAGE:
-                break
-            if part is None and (yield from self._ends_early(first, channel, recipient)):
+            if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel, recipient))):
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
@@ -229,10 +227,10 @@ class HarmonyParser(CursorParser):
             part = yield from cursor.take_one(_IN_HEADER)
         else:
             raise MalformedError("this is too long for a header")
-        marked = first is not None or channel is not None or recipient is not None or words == ["assistant"]
-        if not (named := [word for word in words if word in _CHANNELS]) and not marked:
+        named = "".join([word for word in words if word in _CHANNELS][:1])
+        if not any((first, channel is not None, recipient, named, words == ["assistant"])):
             raise MalformedError("expected the header of a message")
-        return Header(channel or "".join(named[:1]) or "final", recipient)
+        return Header(channel or named or "final", recipient)
 
     def _repeated(self, part: str | None) -> Steps[None]:
         """Drop further beginnings of a header that has begun."""
