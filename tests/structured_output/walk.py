@@ -102,9 +102,9 @@ def grammar_notes_and_reason(
             grammar = built.build(built.json(schema))
         matcher(grammar)
     except (ConstraintError, GrammarError) as error:
-        refused = refused_keyword(str(error))
-        if relaxed and refused and refused not in given_up:
-            return grammar_notes_and_reason(schema, relaxed=True, given_up=[*given_up, refused])
+        refused = [name for name in (refused_keyword(str(error)), "not") if name and name not in given_up]
+        if relaxed and refused:
+            return grammar_notes_and_reason(schema, relaxed=True, given_up=[*given_up, refused[0]])
         return None, [], str(error)
     return grammar, list(built.notes), ""
 

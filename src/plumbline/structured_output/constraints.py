@@ -81,14 +81,15 @@ class ConstraintCompiler:
                 "cannot be constrained. Turn thinking off, or serve the model with a parser that separates it."
             )
         relaxed: dict[str, str] = {}
-        given_up = [""]
+        given_up: list[str] = []
         deadline = time.monotonic() + _SEARCH_TIME
         while True:
             try:
                 grammar, notes = await self._compiled(turn, syntax, frame, relaxed, given_up=given_up)
             except ConstraintError as error:
-                if (refused := refused_keyword(str(error))) not in given_up:
-                    given_up.append(refused)  # Once more, with what may be relaxed.
+                refused = [refused_keyword(str(error)), *(["not"] if _may_negate(turn) else [])]
+                if more := [name for name in refused if name and name not in given_up]:
+                    given_up.append(more[0])  # Once more, with what may be relaxed.
                     continue
                 unsupported = await self._unsupported(turn, syntax, relaxed, deadline)
                 if not unsupported:
@@ -274,8 +275,10 @@ class ConstraintCompiler:
         return None
 
 
-OVERLAPPING = ("oneOf", "patternProperties", "pattern")
-"""Keywords that only the engine can refuse: it compares what their parts allow."""
+OVERLAPPING = ("oneOf", "patternProperties", "pattern", "not")
+"""Keywords that only the engine can refuse: it compares what their parts allow, and has limits for the negations that
+`not`, `if` and `oneOf` are rewritten to."""
+_NEGATING = ('"not"', '"if"', '"oneOf"')
 
 
 def refused_keyword(reason: str) -> str:
@@ -283,6 +286,13 @@ def refused_keyword(reason: str) -> str:
     if "determine if regex is empty" in reason:
         return "pattern"  # It gives up to intersect several conditions on a text.
     return next((name for name in OVERLAPPING if f"'{name}'" in reason), "")
+
+
+def _may_negate(turn: Turn) -> bool:
+    """Return whether a schema of the turn may have a keyword that is rewritten to a negation."""
+    schemas = [turn.output_format, *(tool.parameters for tool in _tools(turn))]
+    text = msgspec.json.encode(schemas).decode()
+    return any(name in text for name in _NEGATING)
 
 
 def is_best_effort(turn: Turn) -> bool:

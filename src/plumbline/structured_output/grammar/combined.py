@@ -1,4 +1,4 @@
-"""Combine, negate and reduce JSON Schemas, for the rewrites of `keywords`."""
+"""Combine and reduce JSON Schemas, for the rewrites of `keywords`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any
 
 from plumbline.structured_output.grammar.ecma_regex import TEXT_FORMATS, assertions
 from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, canonical_text
+from plumbline.structured_output.grammar.references import MAPS
 
 __all__ = [
     "NOTES",
+    "TYPES",
     "add",
     "both",
     "dependents",
     "joined",
     "listed_names",
     "name_pattern",
-    "negation",
     "only_named",
+    "referred",
     "types_of",
+    "with_dependents",
     "without_types",
     "without_values",
 ]
@@ -28,7 +31,7 @@ NOTES = frozenset(
 )
 """Keywords that constrain nothing."""
 _TYPE_NAMES = {bool: "boolean", type(None): "null", str: "string", list: "array", dict: "object"}
-_TYPES = ("array", "boolean", "null", "number", "object", "string")
+TYPES = ("array", "boolean", "null", "number", "object", "string")
 
 
 def add(schema: dict[str, Any], other: Any) -> None:
@@ -57,6 +60,29 @@ def dependents(required: Mapping[str, list[str]], schemas: Mapping[str, Any]) ->
         yield {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, one]}]}
 
 
+def with_dependents(schema: dict[str, Any], dependencies: Mapping[str, Any]) -> None:
+    """Add the dependencies of drafts before 2019-09 to those of later drafts."""
+    for name, value in dependencies.items():
+        key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
+        known = schema.get(key, {})
+        if name in known:
+            is_list = isinstance(value, list)
+            value = [*dict.fromkeys([*known[name], *value])] if is_list else both(known[name], value)
+        schema[key] = {**known, name: value}
+
+
+def referred(root: Mapping[str, Any], schema: Any) -> Any:
+    """Return the target of a schema that is a reference to `$defs` and nothing else."""
+    for _ in range(8):
+        if not isinstance(schema, Mapping) or schema.keys() - NOTES != {"$ref"}:
+            return schema
+        steps = str(schema["$ref"]).split("/")
+        if len(steps) != 3 or steps[1] not in MAPS:
+            return schema
+        schema = root.get(steps[1], {}).get(steps[2].replace("~1", "/").replace("~0", "~"))
+    return schema
+
+
 def only_named(known: Mapping[str, Any], listed: Collection[str], rest: Any) -> dict[str, Any]:
     """Return the properties of an object that may have these names only; `rest` is the schema of those without one."""
     return {
@@ -83,7 +109,7 @@ def joined(kinds: Any, kind: str) -> Any:
 def without_types(kinds: Any, excluded: Any) -> list[str] | None:
     """Return the types that are left; None if they have no names, as fractions have not."""
     out = {excluded} if isinstance(excluded, str) else set(excluded)
-    listed = list(_TYPES) if kinds is None else kinds if isinstance(kinds, list) else [kinds]
+    listed = list(TYPES) if kinds is None else kinds if isinstance(kinds, list) else [kinds]
     if "integer" in out and "number" not in out and "number" in listed:
         return None
     if "number" in out:
@@ -95,30 +121,6 @@ def without_values(values: list[Any], listed: Mapping[str, Any]) -> list[Any]:
     """Return the values that a schema of `enum` or `const` does not list."""
     excluded = set(map(canonical_text, listed["enum"] if "enum" in listed else [listed["const"]]))
     return [value for value in values if canonical_text(value) not in excluded]
-
-
-def negation(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the negation of a condition on the value of one member; None if there is no simple one.
-
-    The member's own schema must list its values, so that the other values can be listed.
-    """
-    if schema.get("type") != "object" or condition.keys() - NOTES - {"type"} - {"properties", "required"}:
-        return None
-    members, required = condition.get("properties", {}), condition.get("required", [])
-    if len(members) != 1 or condition.get("type", "object") != "object":
-        return None
-    ((name, wanted),) = members.items()
-    own = schema.get("properties", {}).get(name)
-    if set(required) - {name} or not isinstance(own, Mapping) or not isinstance(wanted, Mapping):
-        return None
-    if wanted.keys() - NOTES - {"type"} not in ({"const"}, {"enum"}):
-        return None
-    listed = own["enum"] if "enum" in own else [True, False] if own.get("type") == "boolean" else None
-    if listed is None:
-        return None
-    left = without_values(listed, wanted)
-    other: dict[str, Any] = {"properties": {name: {"enum": left} if left else False}}
-    return other if required else {**other, "required": [name]}
 
 
 _MOST_NAMES = 200

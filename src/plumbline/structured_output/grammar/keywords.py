@@ -7,6 +7,7 @@ Most rewrites are exact. What no grammar can express is refused, or left out and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from plumbline.exact_number import dumps
@@ -18,11 +19,10 @@ from plumbline.structured_output.grammar.combined import (
     joined,
     listed_names,
     name_pattern,
-    negation,
     only_named,
-    types_of,
+    referred,
+    with_dependents,
     without_types,
-    without_values,
 )
 from plumbline.structured_output.grammar.ecma_regex import (
     ENGINE_FORMATS,
@@ -33,12 +33,21 @@ from plumbline.structured_output.grammar.ecma_regex import (
 )
 from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.finite_regex import listed_texts
-from plumbline.structured_output.grammar.references import MAPS, pointed
+from plumbline.structured_output.grammar.negation import (
+    alternatives,
+    are_apart,
+    different_items,
+    have_types_of_their_own,
+    join_conditions,
+    negation,
+    one_of_few,
+)
+from plumbline.structured_output.grammar.references import pointed
 
 __all__ = ["Keywords"]
 
 _STRING_FORMATS = ENGINE_FORMATS | FORMATS.keys()
-_CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
+_CONTENT = frozenset(("contentEncoding", "contentMediaType", "contentSchema"))
 _OF_TEXTS = frozenset(("minLength", "maxLength", "format"))
 _APPLICATORS = frozenset(
     ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependentRequired")
@@ -63,6 +72,7 @@ class Keywords:
         self, root: Mapping[str, Any], *, relaxed: bool, notes: list[str], given_up: Collection[str] = ()
     ) -> None:
         self._root = root
+        self._referred = partial(referred, root)
         self._given_up = given_up
         self._relaxed = relaxed
         self._notes = notes
@@ -146,10 +156,9 @@ class Keywords:
             self.leave_out(schema, ("enum",), where, "")
 
     def _content(self, schema: dict[str, Any], where: str) -> None:
-        for name in _CONTENT:
-            if name in schema:
-                del schema[name]
-                self.note(f"{where}/{name}")
+        for name in _CONTENT & schema.keys():
+            del schema[name]
+            self.note(f"{where}/{name}")
 
     # Types and values
 
@@ -160,63 +169,59 @@ class Keywords:
         del schema["nullable"]
 
     def _not(self, schema: dict[str, Any], where: str) -> bool | None:
-        no = schema["not"]
-        said = no if isinstance(no, bool) else not (no.keys() - NOTES)
-        if said is True:
-            return False  # Generators write `{"not": {}}` for a value that cannot be.
-        if no is False:
-            del schema["not"]
-            return None
-        keys = no.keys() - NOTES if isinstance(no, Mapping) else set()
-        if keys == {"type"} and (left := without_types(schema.get("type"), no["type"])) is not None:
-            if not left:
-                return False
-            del schema["not"]
-            schema["type"] = left
-        elif keys in ({"const"}, {"enum"}) and isinstance(schema.get("enum"), list):
-            left = without_values(schema["enum"], no)
-            if not left:
-                return False
-            del schema["not"]
-            schema["enum"] = left
-        elif keys == {"required"} and len(no["required"]) == 1 and schema.get("type") == "object":
-            del schema["not"]
-            add(schema, {"properties": {no["required"][0]: False}})
-        else:
+        other = self._negation(schema["not"], schema)
+        if other is None:
             self.leave_out(schema, ("not",), where, "")
+            return None
+        del schema["not"]
+        if isinstance(other, bool):  # Generators write `{"not": {}}` for a value that cannot be.
+            return None if other else False
+        if other.keys() <= {"type", "enum"} and (other.keys() <= schema.keys() or "type" in other):
+            schema.update(other)  # Types and listed values are those that are left of the schema's.
+        elif "not" in other:  # It is rewritten in a schema of its own.
+            schema["allOf"] = [*schema.get("allOf", ()), other]
+        else:
+            add(schema, other)
         return None
 
+    def _negation(self, condition: Any, schema: Mapping[str, Any]) -> Any:
+        """Return the negation of a condition beside a schema; None if there is none, or the engine has refused it."""
+        found = negation(condition, schema, self._referred)
+        simple = isinstance(found, bool) or (found is not None and found.keys() <= {"type", "enum"})
+        return None if not simple and "not" in self._given_up else found
+
+    def _all_of(self, schema: dict[str, Any], where: str) -> None:
+        if "not" not in self._given_up:
+            join_conditions(schema, self._referred)
+
     def _if(self, schema: dict[str, Any], where: str) -> None:
-        if "if" not in schema or not {"then", "else"} & schema.keys():
-            for name in ("if", "then", "else"):
-                schema.pop(name, None)
-            return
-        condition = schema["if"]
-        if isinstance(condition, bool):
-            held = schema.get("then" if condition else "else", True)
-            for name in ("if", "then", "else"):
-                schema.pop(name, None)
-            add(schema, held)
-            return
-        opposite = negation(condition, schema)
+        parts = {name: schema[name] for name in ("if", "then", "else") if name in schema}
+        condition = parts.get("if", True)
+        opposite = self._negation(condition, schema) if "if" in parts and len(parts) > 1 else False
         if opposite is None:
             self.leave_out(schema, ("if", "then", "else"), where, "")
             return
-        then, otherwise = schema.pop("then", True), schema.pop("else", True)
-        del schema["if"]
-        add(schema, {"anyOf": [{"allOf": [condition, then]}, {"allOf": [opposite, otherwise]}]})
+        for name in parts:
+            del schema[name]
+        if "if" in parts and len(parts) > 1:
+            branches = [both(condition, parts.get("then", True)), both(opposite, parts.get("else", True))]
+            possible = [branch for branch in branches if branch is not False]
+            add(schema, possible[0] if len(possible) == 1 else {"anyOf": possible or [False]})
 
     def _one_of(self, schema: dict[str, Any], where: str) -> None:
-        """Write branches of different types as `anyOf`: the engine does not look behind references."""
-        seen: set[str] = set()
-        for branch in schema["oneOf"]:
-            kinds = types_of(self._referred(branch))
-            if not kinds or kinds & seen:
+        """Write `oneOf` as `anyOf`, of branches that exclude each other; the engine knows some that do."""
+        branches: list[Any] = schema["oneOf"]
+        if not have_types_of_their_own(branches, self._referred):
+            apart = are_apart(branches, self._referred) or "not" in self._given_up
+            others = None if apart else alternatives(branches, schema, self._referred)
+            if others is None:
                 return
-            seen |= kinds
-        if "anyOf" not in schema:
+            self._copy(branches, len(branches))
+            branches = others
+        elif "anyOf" not in schema:
             self._renamed[f"{where}/anyOf/"] = f"{where}/oneOf/"
-        add(schema, {"anyOf": schema.pop("oneOf")})
+        del schema["oneOf"]
+        add(schema, {"anyOf": branches})
 
     def _ref(self, schema: dict[str, Any], where: str) -> None:
         """Drop a type beside a reference to a schema of that type, which the engine refuses in circles."""
@@ -244,6 +249,12 @@ class Keywords:
     def _unique(self, schema: dict[str, Any], where: str) -> None:
         if schema["uniqueItems"] is False or schema.get("maxItems", 2) <= 1:
             del schema["uniqueItems"]
+        elif (arrays := different_items(schema, self._referred)) is not None:
+            for name in ("uniqueItems", "items", "minItems", "maxItems"):
+                schema.pop(name, None)
+            kinds = without_types(schema.get("type"), "array")
+            others = [{"type": kinds}] if kinds else []
+            add(schema, {"anyOf": [*others, *([{"enum": arrays}] if arrays else [])] or [False]})
         else:
             self.leave_out(schema, ("uniqueItems",), where, "")
 
@@ -255,6 +266,11 @@ class Keywords:
             return
         if schema.get("minContains") == 0 and {"maxContains", "unevaluatedItems"}.isdisjoint(schema):
             del schema["contains"], schema["minContains"]
+        elif (found := one_of_few(schema)) is not None:
+            one = schema.pop("contains")
+            schema.pop("minContains", None)
+            self._copy(one, len(found))
+            add(schema, {"anyOf": found})
         else:
             self.leave_out(schema, ("contains", "minContains", "maxContains"), where, "")
 
@@ -262,13 +278,7 @@ class Keywords:
 
     def _dependencies(self, schema: dict[str, Any], where: str) -> None:
         """Translate the keyword of drafts before 2019-09."""
-        for name, value in schema.pop("dependencies").items():
-            key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
-            known = schema.get(key, {})
-            if name in known:
-                is_list = isinstance(value, list)
-                value = [*dict.fromkeys([*known[name], *value])] if is_list else both(known[name], value)
-            schema[key] = {**known, name: value}
+        with_dependents(schema, schema.pop("dependencies"))
 
     def _dependent(self, schema: dict[str, Any], where: str) -> None:
         required, schemas = schema.get("dependentRequired", {}), schema.get("dependentSchemas", {})
@@ -369,17 +379,6 @@ class Keywords:
             if self._copied > _MOST_COPIED:
                 raise ConstraintError(TOO_COMPLEX)
 
-    def _referred(self, schema: Any) -> Any:
-        """Return the target of a schema that is a reference to `$defs` and nothing else."""
-        for _ in range(8):
-            if not isinstance(schema, Mapping) or schema.keys() - NOTES != {"$ref"}:
-                return schema
-            steps = str(schema["$ref"]).split("/")
-            if len(steps) != 3 or steps[1] not in MAPS:
-                return schema
-            schema = self._root.get(steps[1], {}).get(steps[2].replace("~1", "/").replace("~0", "~"))
-        return schema
-
 
 _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "items": Keywords._items,
@@ -389,6 +388,7 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "$ref": Keywords._ref,
     "oneOf": Keywords._one_of,
     "not": Keywords._not,
+    "allOf": Keywords._all_of,
     **dict.fromkeys(("if", "then", "else"), Keywords._if),
     "dependencies": Keywords._dependencies,
     "propertyNames": Keywords._property_names,

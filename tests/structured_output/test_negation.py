@@ -1,0 +1,150 @@
+"""`not`, `if`, `oneOf`, `uniqueItems` and `contains` are enforced exactly where they can be written without a negation.
+
+Law: a document of a small universe goes through the grammar if and only if it is valid.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.laws import EXPLORED
+
+from .walk import accepts, as_json_text, grammar_and_notes, grammar_of
+
+laws = settings(max_examples=EXPLORED or 20)
+_ABSENT = object()
+MEMBERS: dict[str, tuple[Any, list[Any]]] = {
+    "m": ({"enum": ["a", "b", "c"]}, [_ABSENT, "a", "b", "c"]),
+    "n": ({"type": "integer", "minimum": 0}, [_ABSENT, 0, 3, 4]),
+    "s": ({"type": ["string", "null"]}, [_ABSENT, None, "", "xy"]),
+    "f": ({"type": "boolean"}, [_ABSENT, True, False]),
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {name: schema for name, (schema, _) in MEMBERS.items()},
+    "additionalProperties": False,
+}
+DOCUMENTS = [
+    {name: value for name, value in zip(MEMBERS, values, strict=True) if value is not _ABSENT}
+    for values in product(*(values for _, values in MEMBERS.values()))
+]
+leaves = st.sampled_from(
+    [
+        {"properties": {"m": {"const": "a"}}, "required": ["m"]},
+        {"properties": {"m": {"enum": ["a", "b"]}}},
+        {"properties": {"n": {"const": 3}}},
+        {"properties": {"n": {"minimum": 3}}, "required": ["n"]},
+        {"properties": {"n": {"exclusiveMaximum": 4}}},
+        {"properties": {"s": {"const": "xy"}}},
+        {"properties": {"s": {"const": None}}, "required": ["s"]},
+        {"properties": {"s": {"type": "string", "minLength": 1}}},
+        {"properties": {"f": {"const": True}}, "required": ["f"]},
+        {"required": ["m"]},
+        {"required": ["n", "s"]},
+        {"type": "object"},
+        {},
+    ]
+)
+conditions = st.recursive(
+    leaves,
+    lambda inner: (
+        st.builds(lambda some: {"anyOf": some}, st.lists(inner, min_size=1, max_size=2))
+        | st.builds(lambda some: {"allOf": some}, st.lists(inner, min_size=1, max_size=2))
+        | st.builds(lambda one: {"not": one}, inner)
+    ),
+    max_leaves=3,
+)
+negated = (
+    st.builds(lambda one: {"not": one}, conditions)
+    | st.builds(lambda one, then, other: {"if": one, "then": then, "else": other}, conditions, leaves, leaves)
+    | st.builds(lambda one, then: {"if": one, "then": then}, conditions, leaves)
+    | st.builds(lambda some: {"oneOf": some}, st.lists(conditions, min_size=1, max_size=3))
+    | st.builds(
+        lambda some, required: {"allOf": some, "required": required},
+        st.lists(
+            st.builds(lambda one, then: {"if": one, "then": then}, leaves, leaves), min_size=2, max_size=4
+        ),
+        st.sampled_from([[], ["m"]]),
+    )
+)
+
+
+@laws
+@given(negated)
+@example({"oneOf": [{"required": ["m"]}, {"required": ["n"]}, {"required": ["s"]}]})
+@example(
+    {
+        "allOf": [
+            {"if": {"properties": {"m": {"const": "a"}}}, "then": {"required": ["n"]}},
+            {
+                "if": {"properties": {"m": {"enum": ["a", "b"]}}, "required": ["m"]},
+                "else": {"required": ["s"]},
+            },
+            {"if": {"properties": {"f": {"const": True}}}, "then": {"required": ["m"]}},
+        ]
+    }
+)
+@example({"not": {"anyOf": [{"required": ["m", "n"]}, {"required": ["m", "s"]}]}})
+def test_what_excludes_documents_excludes_these_and_no_others(keywords: dict[str, Any]) -> None:
+    schema = SCHEMA | keywords
+    grammar = grammar_of(schema)
+    validator = jsonschema_rs.validator_for(schema)
+    if grammar is None:  # Nothing may be left, and the engine has limits.
+        grammar, notes = grammar_and_notes(schema, relaxed=True)
+        assert notes or not any(map(validator.is_valid, DOCUMENTS))
+        return
+    wrong = [
+        document
+        for document in DOCUMENTS
+        if accepts(grammar, as_json_text(document)) != validator.is_valid(document)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("schema", "documents"),
+    [
+        (
+            {"type": "string", "not": {"enum": ["", "ab", "abc", "]^-"]}},
+            ["", "a", "ab", "abc", "abcd", "]^-", "]^"],
+        ),
+        ({"type": "integer", "not": {"enum": [0, 1, 5]}}, [-1, 0, 1, 2, 4, 5, 6]),
+        ({"type": "number", "not": {"const": 2}}, [1.5, 2, 2.5]),
+        ({"not": {"const": "x"}}, ["x", "y", 1, None, [], {}]),
+        ({"not": {"enum": [None, True, 3, "a"]}}, [None, True, False, 3, 4, "a", "b", []]),
+        (
+            {"type": "array", "items": {"enum": ["a", "b", 1]}, "uniqueItems": True},
+            [["a", "b"], ["a", "a"], ["b", "a", "a"], ["a", 1, "b"], []],
+        ),
+        (
+            {"items": {"type": "boolean"}, "uniqueItems": True, "minItems": 1},
+            [[], [True], [True, False], [True, True], "x"],
+        ),
+        ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}, [[], [1, 2]]),
+        (
+            {"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}, "maxItems": 3},
+            [[], [7], [1, 7], [1, 2, 7], [1, 2, 3], [7, 7, 7, 7]],
+        ),
+        (
+            {
+                "oneOf": [
+                    {"type": "integer", "minimum": 0},
+                    {"type": "integer", "maximum": 5},
+                    {"type": "string"},
+                ]
+            },
+            [-1, 3, 6, "x", None],
+        ),
+    ],
+)
+def test_values_that_are_excluded_do_not_go_through(schema: dict[str, Any], documents: list[Any]) -> None:
+    grammar, validator = grammar_of(schema), jsonschema_rs.validator_for(schema)
+    for document in documents:
+        for spaces in (False, True):
+            text = as_json_text(document, spaces=spaces)
+            assert (grammar is not None and accepts(grammar, text)) == validator.is_valid(document), text
