@@ -7,6 +7,7 @@ The laws, for drawn added tokens with drawn flags, post-processors, names and fi
   ordinary added tokens are tokens in messages, too.
 * Templates get the variables that transformers gives them.
 * The echo of a prompt is the prompt.
+* Where transformers replaces a part of `tokenizer.json` by another one, the part is named.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import CHATML, byte_level_definition
-from transformers import TokenizersBackend
+from transformers import AutoTokenizer, TokenizersBackend
 
 from plumbline.text.echo import echoed
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.text.tokenizer_files import _canonical, rebuilt_parts
 from plumbline.turn import ChatPrompt, Message, TextPrompt
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -202,3 +204,54 @@ def test_a_vocabulary_that_draws_its_tokens_is_refused() -> None:
     definition["model"]["dropout"] = 0.1
     with pytest.raises(UnsupportedTokenizerError, match="dropout"):
         TextTokenizer(definition)
+
+
+PARTS: dict[str, list[Any]] = {
+    "normalizer": [None, {"type": "NFC"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}],
+    "pre_tokenizer": [
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True},
+        {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False},
+        {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        None,
+    ],
+}  # fmt: skip
+KINDS = (
+    "qwen2",
+    "qwen3",
+    "llama",
+    "gemma2",
+    "gpt_neox",
+    "phi",
+    "cohere",
+    "granite",
+    "mistral",
+    "olmo2",
+    "glm4",
+)
+CLASSES = (
+    "Qwen2Tokenizer",
+    "LlamaTokenizer",
+    "GemmaTokenizer",
+    "GPT2Tokenizer",
+    "GPTNeoXTokenizer",
+    "CohereTokenizer",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_that_transformers_replaces_are_named(kind: str, tmp_path: Path) -> None:
+    """Whether the file's parts or others count is as transformers decides it, for drawn files of each model."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    draw = random.Random(kind)
+    for name in (*CLASSES, f"{draw.choice(CLASSES)}Fast", "PreTrainedTokenizerFast"):
+        definition = byte_level_definition() | {part: draw.choice(some) for part, some in PARTS.items()}
+        definition["decoder"] = draw.choice([definition["decoder"], None])
+        (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+        config = {"tokenizer_class": name}
+        config |= draw.choice([{}, {"add_prefix_space": False}, {"add_prefix_space": True}, {"legacy": True}])
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        theirs = json.loads(AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer.to_str())
+        expected = [
+            part for part in PARTS if _canonical(part, definition[part]) != _canonical(part, theirs[part])
+        ]
+        assert rebuilt_parts(tmp_path)[1] == expected, (kind, config, definition["pre_tokenizer"])

@@ -4,6 +4,9 @@
 give them other flags; `special_tokens_map.json` and `added_tokens.json` count only where `tokenizer_config.json` has no
 `added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` do not count: the post-processor of `tokenizer.json`
 says what is set around a text.
+
+Some classes of transformers replace the normalizer and the pre-tokenizer of `tokenizer.json` by their own. Models were
+trained with those of the file, so these are used, and `rebuilt_parts` says where transformers differs.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
-__all__ = ["TokenizerFileError", "add_tokens", "named_tokens", "read_config"]
+__all__ = ["TokenizerFileError", "add_tokens", "named_tokens", "read_config", "rebuilt_parts"]
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -94,6 +97,88 @@ def add_tokens(tokenizer: FastTokenizer, config: Mapping[str, Any]) -> None:
         if token.content in texts:
             token.special = True
     tokenizer.add_tokens([token for token in found if token.content])
+
+
+def rebuilt_parts(folder: Path) -> tuple[str, list[str]]:
+    """Return which parts of `tokenizer.json` transformers replaces by other ones, and its class that does so.
+
+    Returns:
+        The name of the class, and the parts; empty where transformers gives the same ids.
+    """
+    config, model = _read(folder / "tokenizer_config.json"), _read(folder / "config.json")
+    kind = str(model.get("model_type"))
+    name = _OF_MODELS.get(kind) or config.get("tokenizer_class") or model.get("tokenizer_class")
+    name = str(name).removesuffix("Fast")
+    if name not in _REBUILT or kind in _AS_IN_FILE or config.get("auto_map"):
+        return "", []
+    definition = _read(folder / "tokenizer.json")
+    own = {"normalizer": definition.get("normalizer"), "pre_tokenizer": definition.get("pre_tokenizer")}
+    if name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps([definition.get("decoder"), *own.values()]):
+        return "", []  # transformers notices that this is not a tokenizer of that class.
+    space = config.get("add_prefix_space")
+    scheme = "never" if space is False else "always" if config.get("legacy") else "first"
+    text = json.dumps(_REBUILT[name]).replace('"SPACE"', json.dumps(bool(space))).replace("SCHEME", scheme)
+    other = json.loads(text)
+    return name, [part for part in own if _canonical(part, own[part]) != _canonical(part, other[part])]
+
+
+def _canonical(part: str, value: Any) -> Any:
+    """Return a part as the library writes it, without what does not change ids."""
+    empty = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}
+    text = FastTokenizer.from_str(json.dumps({**empty, part: value})).to_str()
+    return json.loads(text.replace('"trim_offsets":false', '"trim_offsets":true'))[part]
+
+
+_BYTES: Any = {"type": "ByteLevel", "add_prefix_space": "SPACE", "trim_offsets": True, "use_regex": True}
+
+
+def _qwen(letter: str, no_mark: str) -> Any:
+    words = (
+        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?{letter}+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}{no_mark}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    split = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+    pieces = {"type": "Sequence", "pretokenizers": [split, {**_BYTES, "use_regex": False}]}
+    return {"normalizer": {"type": "NFC"}, "pre_tokenizer": pieces}
+
+
+_DIGITS = {"type": "Digits", "individual_digits": True}
+_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+_REBUILT: Mapping[str, Any] = {
+    "Qwen2Tokenizer": _qwen(r"\p{L}", ""),
+    "Qwen3_5Tokenizer": _qwen(r"[\p{L}\p{M}]", r"\p{M}"),
+    "LlamaTokenizer": {
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "SCHEME", "split": False,
+        },
+    },
+    "GemmaTokenizer": {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "pre_tokenizer": _SPACES,
+    },
+    "GPT2Tokenizer": {"normalizer": None, "pre_tokenizer": _BYTES},
+    "GPTNeoXTokenizer": {"normalizer": {"type": "NFC"}, "pre_tokenizer": _BYTES},
+    "CohereTokenizer": {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_DIGITS, _BYTES]},
+    },
+}  # fmt: skip
+"""What the classes of transformers build that text models of this server name."""
+_OF_MODELS = {
+    "qwen2": "Qwen2Tokenizer",
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"), "Qwen3_5Tokenizer"),
+}
+"""Models for which transformers takes its own class, whatever the files name."""
+_AS_IN_FILE = frozenset(
+    (
+        *("arctic", "ernie4_5", "ernie4_5_moe", "flex_olmo", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_bigcode"),
+        *("granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "hyperclovax", "internlm2", "internlm3"),
+        *("jamba", "kimi_k25", "kimi_linear", "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral"),
+        *("mistral3", "mixtral", "nemotron", "olmo2", "olmo3", "olmo_hybrid", "phi3", "phimoe", "stablelm"),
+    )
+)  # fmt: skip
+"""Models for which transformers reads `tokenizer.json` as it is, whatever class the files name."""
 
 
 def _listed(decoder: Any) -> dict[int, AddedToken]:

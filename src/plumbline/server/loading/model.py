@@ -43,6 +43,7 @@ from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.templates.workers import Rendering, rendering_now
 from plumbline.text.tokenizer import TextTokenizer
+from plumbline.text.tokenizer_files import rebuilt_parts
 
 __all__ = ["Elsewhere", "ServedModel", "find_files", "load", "model_name"]
 
@@ -143,6 +144,7 @@ def _load(
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (model_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
+    _warn_of_other_ids(folder)
     with rendering_now() as rendering:
         template = load_template(settings, folder, tokenizer, rendering.facts)
         chosen = _dialects(settings, folder, tokenizer, template, rendering)
@@ -171,6 +173,19 @@ def _load(
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
     )
+
+
+def _warn_of_other_ids(folder: Path) -> None:
+    """Name the parts of the tokenizer that transformers would replace, so that its ids differ for some texts."""
+    name, parts = rebuilt_parts(folder)
+    if parts:
+        _log.warning(
+            "transformers' %s would replace parts of tokenizer.json (%s), which are used here, so it gives some texts "
+            "other token ids. To have its ids, save the tokenizer with it: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
+            name,
+            ", ".join(parts),
+        )
 
 
 def _dialects(
