@@ -144,7 +144,8 @@ def _load(
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (model_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
-    _warn_of_other_ids(folder)
+    if folder != MODEL_DIR:
+        _warn_of_other_ids(folder)
     with rendering_now() as rendering:
         template = load_template(settings, folder, tokenizer, rendering.facts)
         chosen = _dialects(settings, folder, tokenizer, template, rendering)
