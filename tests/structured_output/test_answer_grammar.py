@@ -320,7 +320,7 @@ def test_the_input_of_a_custom_tool_is_constrained() -> None:
 def test_tools_that_are_not_strict_give_way_and_strict_ones_do_not() -> None:
     unheld = {
         "type": "object",
-        "properties": {"a": {"type": "integer", "not": {"minimum": 9}}},
+        "properties": {"a": {"type": "integer", "not": {"multipleOf": 9}}},
         "required": ["a"],
     }
     syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax

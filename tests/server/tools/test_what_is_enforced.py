@@ -29,7 +29,7 @@ CANNOT = {"type": "object", "properties": {"a": {"$ref": "http://elsewhere.test"
 INVALID = {"type": "object", "properties": {"a": {"type": "no type"}}}
 STRICT = {
     "type": "object",
-    "properties": {"a": {"not": {"minimum": 2}}},
+    "properties": {"a": {"not": {"multipleOf": 2}}},
     "required": ["a"],
     "additionalProperties": False,
 }

@@ -10,6 +10,7 @@ from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, canon
 from plumbline.structured_output.grammar.references import MAPS
 
 __all__ = [
+    "ANY",
     "NOTES",
     "TYPES",
     "add",
@@ -134,7 +135,7 @@ def listed_names(names: Any, keys: Collection[str]) -> list[str] | None:
     return [value for value in values if isinstance(value, str)] if len(values) <= _MOST_NAMES else None
 
 
-_ANY = r"(?:.|\n|\r|\u2028|\u2029)"
+ANY = r"(?:.|\n|\r|\u2028|\u2029)"
 
 
 def name_pattern(names: Any, keys: Collection[str]) -> str | None:
@@ -152,5 +153,5 @@ def name_pattern(names: Any, keys: Collection[str]) -> str | None:
         if least >= UNREACHABLE:
             return None
         least, most = int(least), int(most) if most < UNREACHABLE else ""
-        return f"^{_ANY}{{{least},{most}}}$"
+        return f"^{ANY}{{{least},{most}}}$"
     return None

@@ -217,7 +217,7 @@ class Keywords:
             if others is None:
                 return
             self._copy(branches, len(branches))
-            branches = others
+            branches = others or [False]
         elif "anyOf" not in schema:
             self._renamed[f"{where}/anyOf/"] = f"{where}/oneOf/"
         del schema["oneOf"]
@@ -270,7 +270,7 @@ class Keywords:
             one = schema.pop("contains")
             schema.pop("minContains", None)
             self._copy(one, len(found))
-            add(schema, {"anyOf": found})
+            add(schema, {"anyOf": found or [False]})
         else:
             self.leave_out(schema, ("contains", "minContains", "maxContains"), where, "")
 

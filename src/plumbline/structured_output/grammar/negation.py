@@ -12,6 +12,7 @@ from math import perm
 from typing import Any
 
 from plumbline.structured_output.grammar.combined import (
+    ANY,
     NOTES,
     TYPES,
     add,
@@ -279,10 +280,10 @@ def _unlike(values: list[str]) -> str:
             begun.setdefault(value[0], []).append(value[1:])
     options = [] if "" in values else [""]
     if begun:
-        options.append(f"[^{''.join(map(_escaped, begun))}][\\s\\S]*")
+        options.append(f"[^{''.join(map(_escaped, begun))}]{ANY}*")
         options += (f"{_escaped(char)}(?:{_unlike(rest)})" for char, rest in begun.items())
     else:
-        options.append("[\\s\\S]+")
+        options.append(f"{ANY}+")
     return "|".join(options)
 
 
