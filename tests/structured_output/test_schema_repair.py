@@ -45,7 +45,10 @@ valid = st.recursive(
 DAMAGE: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
     (
         "null",
-        lambda schema: {**dict.fromkeys(("title", "required", "enum", "$ref", "items"), None), **schema},
+        lambda schema: {
+            **dict.fromkeys(("title", "required", "enum", "$ref", "items", "dependencies"), None),
+            **schema,
+        },
     ),
     ("capitals", lambda schema: _typed(schema, str.upper)),
     ("a name of another language", lambda schema: _typed(schema, lambda kind: _LANGUAGE.get(kind, kind))),
@@ -54,6 +57,7 @@ DAMAGE: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
     ("a name twice", lambda schema: _changed(schema, "required", lambda names: [*names, *names, None])),
     ("a name alone", lambda schema: _changed(schema, "required", lambda names: names[0])),
     ("draft 3", lambda schema: {"required": False, **schema}),
+    ("a dependency on null", lambda schema: {"dependencies": {"b": None}, **schema}),
     ("PHP", lambda schema: {"$defs": [], "properties": [], **schema}),
     ("no schemas", lambda schema: {"allOf": [], "anyOf": [], "oneOf": [], **schema}),
     (

@@ -8,6 +8,7 @@ clients write `"type": "STRING"`, drafts 3 and 4 had other forms. A valid schema
 | null, except as `const` and in lists of values | the keyword is left out |
 | a type in other capitals or of another language (`STRING`, `int`) | the type of JSON Schema; `any` is left out |
 | a type or required name twice | once |
+| a dependency that is null, or one name | left out, a list of this name |
 | `required: true` of a property (draft 3), `required: "a"` | a name in the `required` list |
 | `[]` in the place of an object (PHP) | `{}` |
 | an empty list of schemas | the keyword is left out |
@@ -95,12 +96,29 @@ def _member(schema: Any, depth: int) -> Any:
     return {} if schema is None else _schema(schema, depth + 1)
 
 
+def _dependencies(value: Any) -> Any:
+    """Return members with the names or the schema that each depends on; null is neither, and a text is one name."""
+    if not isinstance(value, Mapping):
+        return _LEFT_OUT if value == [] else value
+    found: dict[str, Any] = {}
+    for key, one in value.items():
+        if isinstance(one, str):
+            found[key] = [one]
+        elif isinstance(one, Mapping):
+            found[key] = _schema(one, 0)
+        elif one is not None:
+            found[key] = _names(one) if isinstance(one, list) and one else one
+    return found if found or not value else _LEFT_OUT
+
+
 def _plain_argument(name: str, value: Any) -> Any:
     """Return the argument of a keyword without schemas inside, or `_LEFT_OUT`."""
     if name == "type":
         return _types(value)
     if name == "required":
         return _names(value)
+    if name in ("dependencies", "dependentRequired"):
+        return _dependencies(value)
     if name in _ANNOTATIONS:
         return _LEFT_OUT if schema_violation({name: value}) else value
     if name in _NUMBERS and isinstance(value, str):
@@ -168,4 +186,4 @@ _KEYWORDS = (
     | _NUMBERS
     | _ANNOTATIONS
     | {"type", "required", "enum", "items", "format", "pattern"}
-) | {"uniqueItems", "dependentRequired", "id", "nullable"}
+) | {"uniqueItems", "dependencies", "dependentRequired", "id", "nullable"}

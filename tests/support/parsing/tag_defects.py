@@ -66,6 +66,9 @@ def tags(tool: ToolDialect) -> Defects:
     if not tag.open and not tag.opened:
         yield "no beginning of a name", text.replace(tag.newline + tag.key, "", 1), meant(PARIS)
         yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
+    if tag.wrapper:
+        again = text.replace(tag.newline + tag.key, tag.wrapper, 1)
+        yield "the beginning of a call for the first parameter's", again, meant(PARIS)
     begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
     yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
 

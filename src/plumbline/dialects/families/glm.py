@@ -14,6 +14,7 @@ __all__ = ["REASONING", "TOOLS"]
 
 _LINES = TaggedCall(
     open="",
+    wrapper="<tool_call>",
     name_ends=("<arg_key>", "</tool_call>"),
     key="<arg_key>",
     key_end="</arg_key>",

@@ -114,6 +114,7 @@ class TagNames:
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
+            yield from self._repeated_beginning(name)
             glued = yield from self._glued(name)
             if glued:
                 return glued
@@ -124,6 +125,17 @@ class TagNames:
             namespace, _, rest = name.partition(".")
             name = rest if rest == namespace else name
         return name
+
+    def _repeated_beginning(self, name: str) -> Steps[None]:
+        """Drop the beginning of a call that models write in the place of the first parameter's opening tag."""
+        cursor, again = self._cursor, self._tags.wrapper
+        known = self._call.schemas.get(declared(name, self._call.schemas), {}).get("properties")
+        if again and isinstance(known, Mapping) and known:
+            ahead = finder(
+                *(f"{again}{key}{self._tags.key_end}" for key in known if _PLAIN_NAME.fullmatch(key))
+            )
+            if (yield from cursor.look_for(ahead)) is not None:
+                cursor.pos += len(again)
 
     def _glued(self, name: str) -> Steps[str]:
         """Return the tool of a name that the first parameter's name follows without its opening tag, else nothing."""

@@ -37,6 +37,8 @@ class Tags(CallFormat, frozen=True, kw_only=True):
     """After the name; empty if the name ends with its line or with a tag."""
     name_ends: tuple[str, ...] = ()
     """One of these follows a name and `opened`; otherwise it is prose. Required where `opened` is empty."""
+    wrapper: str = ""
+    """What begins the section of the call, if models also write it in the place of the first parameter's tag."""
     number: str = ""
     """An attribute with the call's number, between name and `opened`: `" index="`."""
     key: str
