@@ -100,6 +100,8 @@ def elements(tool: ToolDialect) -> Defects:
         yield f"no end of {name}", text.replace(f"{tag}</{name}>", ""), meant(whole)
         if name != "item":
             yield f"another end of {name}", text.replace(f"{tag}</{name}>", f"{tag}</other>"), meant(whole)
+    several = text.replace(f"{tag}<tags>", "").replace(f"{tag}</tags>", "")
+    yield "elements of the list's own name", several.replace("item>", "tags>"), meant(whole)
     for name in ("city", "days"):
         yield f"no beginning of {name}", text.replace(f"<{name}>", ""), meant(whole)
     yield "JSON", around(section, f'{section.call_format.begins} name="get">{whole.arguments}'), meant(whole)

@@ -34,6 +34,51 @@ _GRAMMAR_DEPTH = 3
 Write = Callable[[str], None]
 
 
+class _Items:
+    """Write the elements of one name as a list, where the schema allows nothing else.
+
+    Args:
+        put: takes the JSON.
+        key: the name.
+        schema: the schema of an item.
+        root: the parameters of the tool.
+
+    Attributes:
+        begun: the value was no list, so it is the first item of one.
+    """
+
+    def __init__(self, put: Write, key: str, schema: Any, root: Mapping[str, Any]) -> None:
+        self._put = put
+        self.key = key
+        self.schema = schema
+        self._types = allowed_types(schema, root)
+        self._passed = self.begun = False
+        self._comma = "["
+
+    def first(self, piece: str) -> None:
+        """Take the value of the first element, piece by piece."""
+        if self._passed or piece.startswith("["):
+            self._passed = True
+            self._put(piece)
+            return
+        self.begun = True
+        value = json.loads(piece)  # What is no list comes whole.
+        self.next(coerce(value, self._types) if isinstance(value, str) else piece)
+
+    def next(self, piece: str) -> None:
+        """Take the value of an item, piece by piece."""
+        self._put(self._comma + piece)
+        self._comma = ""
+
+    def another(self) -> None:
+        """Begin another item."""
+        self._comma = ", "
+
+    def end(self) -> None:
+        """End the list."""
+        self._put("]")
+
+
 class ElementCall(CallFormat, frozen=True, kw_only=True):
     """A call with values that are text or elements. The schema decides which are arrays, and the type of a text.
 
@@ -81,6 +126,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         call.begin(name)
         root = call.schemas.get(name, {})
         keys: set[str] = set()
+        items: _Items | None = None
         yield from cursor.space()
         if (yield from cursor.peek()) == "{":  # JSON in the place of the elements.
             yield from json_value(cursor, call.arguments, markers=finder(self.tag))
@@ -94,16 +140,28 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             else:
                 key, text = yield from self._unopened(cursor)
             schema = part_schema(root, root, key)
+            if items is not None and key == items.key and text is None:
+                items.another()
+                yield from self._element(cursor, items.next, key, items.schema, root, 2)
+                continue
+            if items is not None:
+                items.end()
+                items = None
             if key in keys:  # The first one counts: what has been passed on cannot become a list.
                 if text is None:
                     yield from self._element(cursor, ignore, key, schema, root, 1)
                 continue
             call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
-            if text is None:
-                yield from self._element(cursor, call.arguments, key, schema, root, 1)
-            else:
+            if text is not None:
                 call.arguments(coerce(text, allowed_types(schema, root)))
+                continue
+            items = _Items(call.arguments, key, part_schema(schema, root, None), root)
+            is_list = allowed_types(schema, root) == {"array"}
+            yield from self._element(cursor, items.first if is_list else call.arguments, key, schema, root, 1)
+            items = items if items.begun else None
+        if items is not None:
+            items.end()
         call.arguments("}" if keys else "{}")
 
     def write(self, call: Call) -> str:
