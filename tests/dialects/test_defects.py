@@ -76,6 +76,7 @@ def test_a_call_that_is_nearly_right_is_read_as_it_is_meant(tool: ToolDialect) -
         ("hermes", "<tool_call>\n<tool_call>\nping\n{}\n</tool_call>"),
         ("hermes", '```json\n{"name": "ping", "arguments": "null"}\n```'),
         ("hermes", '{"name": "ping", "arguments": {}}'),
+        ("llama3_json", '<|python_start|>{"name": "ping", "parameters": {}}<|python_end|>'),
         ("llama3_json", '[{"name": "ping", "parameters": {}}]'),
         ("mistral", '[{"name": "ping", "arguments": {}}]'),
         ("mistral", '[TOOL_CALLS] [{"name": "ping", "arguments": {}}] [/TOOL_CALLS]'),

@@ -26,6 +26,15 @@ TOOLS = (
         sections=(
             Section(call_format=_JSON, starts="{", between="; "),
             Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
+            # Llama 4 writes JSON after the marker of its Python, too.
+            Section(
+                call_format=_JSON,
+                open=("<|python_start|>",),
+                close=("<|python_end|>",),
+                starts="{",
+                between="; ",
+                at_line=True,
+            ),
             Section(call_format=_JSON, starts="[", array=True, at_line=True, loose=True),
         ),
         detect=(r"<\|start_header_id\|>|<\|header_start\|>", r"<\|python_tag\|>|\"parameters\""),
