@@ -153,12 +153,17 @@ class Listener(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._renew)
 
     def _renew(self) -> None:
+        if (secured := self._secured) is not None:
+            secured.renew()
+        self._reload()
+
+    @property
+    def _secured(self) -> Secured | None:
+        """What makes the connections of TLS, if there are any."""
         http: object = self.config.http  # uvicorn declares a class.
         if isinstance(http, Announced):
             http = http.following
-        if isinstance(http, Secured):
-            http.renew()
-        self._reload()
+        return http if isinstance(http, Secured) else None
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop; also when the engine is dead, so that the server can be started again."""
@@ -261,8 +266,7 @@ class Listener(uvicorn.Server):
             await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
 
     def _awaits_requests(self) -> bool:
-        http: object = self.config.http  # uvicorn declares a class.
-        if isinstance(http, Secured) and http.shakes_hands:
+        if (secured := self._secured) is not None and secured.shakes_hands:
             return True
         return any(
             isinstance(one, HttpConnection) and one.is_awaited for one in self.server_state.connections
