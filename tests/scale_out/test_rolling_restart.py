@@ -23,6 +23,8 @@ NOTICED = 3.0
 """Seconds in which a proxy must have seen that a replica is back."""
 ROUNDS = 2
 OPTIONS = ("--store=none", "--shutdown-timeout=30")
+OF_PROXY = {"caddy": ("--stop-delay=3",)}
+"""What the configuration of a proxy asks of replicas."""
 
 
 def restart(one: Replica, seen: Load) -> None:
@@ -42,7 +44,10 @@ def test_a_rolling_restart_loses_no_request(proxy: str, options: tuple[str, ...]
         pytest.skip("the proxy sees no difference; nginx, without probes, is the hardest")
     ports = [free_port(), free_port(), free_port()]
     with ExitStack() as stack:
-        replicas = [stack.enter_context(replica(port, (*OPTIONS, *options))) for port in ports[:2]]
+        replicas = [
+            stack.enter_context(replica(port, (*OPTIONS, *OF_PROXY.get(proxy, ()), *options)))
+            for port in ports[:2]
+        ]
         wait_for(lambda: all(healthy(each.port) for each in replicas))
         url = stack.enter_context(proxied(proxy, tmp_path, ports))
         with load(url) as seen:

@@ -137,6 +137,19 @@ def test_a_connection_that_waits_to_be_accepted_is_served() -> None:
         assert b"connection: close" in answer
 
 
+def test_connections_are_accepted_for_a_while_if_the_operator_wants_that() -> None:
+    """Probes see that the server stops before it refuses anything."""
+    with live(lambda: served(scripted()), Settings(stop_delay=600)) as server:
+        server.stop()
+        while httpx.get(f"{server.url}/health/ready").status_code == 200:
+            time.sleep(0.01)
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=BODY)
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        server.server.force_exit = True
+        server.thread.join(20)
+        assert not server.thread.is_alive()
+
+
 def test_a_request_that_has_come_keeps_its_connection_open() -> None:
     """A busy event loop learns of it after the silence has ended."""
     with live(lambda: served(scripted()), Settings()) as server, connect(server) as connection:

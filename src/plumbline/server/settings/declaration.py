@@ -242,6 +242,14 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             "how long running requests may take after SIGINT or SIGTERM before they are aborted", "SECONDS"
         ),
     ] = 30.0
+    stop_delay: Annotated[
+        Amount,
+        _limits(
+            "accept connections for this long after SIGINT or SIGTERM, while /health/ready is 503, for proxies that "
+            "learn of a stop by probes only",
+            "SECONDS",
+        ),
+    ] = 0.0
     stuck_after: Annotated[
         Positive,
         _limits(

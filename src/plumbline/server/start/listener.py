@@ -34,6 +34,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import FrameType
@@ -83,6 +84,7 @@ class Listener(uvicorn.Server):
         reload: called at SIGHUP.
         has_died: whether the server can answer nothing any more.
         private: a socket to listen on for our own processes, which use it until the end.
+        stop_delay: the seconds after a signal in which connections are still accepted.
     """
 
     def __init__(
@@ -94,10 +96,12 @@ class Listener(uvicorn.Server):
         draining: Draining | None = None,
         reload: Callable[[], None] = lambda: None,
         has_died: Callable[[], bool] = lambda: False,
-        handles_hangup: bool = True,
+        private: socket.socket | None = None,
+        stop_delay: float = 0.0,
     ) -> None:
         super().__init__(config)
         self._private = [] if private is None else [private]
+        self._stop_delay = stop_delay
         self._repeats = Repeats()
         self._has_died = has_died
         self.failed = False
@@ -199,9 +203,12 @@ class Listener(uvicorn.Server):
         Clients, and proxies without probes, send requests that are refused a connection to another server. Requests
         that have been sent may not be sent again, so all of them are answered.
         """
+        running = self._draining.begin()
+        end = time.monotonic() + self._stop_delay
+        while time.monotonic() < end and not self.force_exit:  # noqa: ASYNC110 - a plain flag of uvicorn
+            await asyncio.sleep(_LOOK)
         ending = asyncio.create_task(self._end_streams())
         try:
-            running = self._draining.begin()
             await self._stop_listening(sockets or [])
             await self._drain(running)
             await super().shutdown([*(sockets or ()), *self._private])
@@ -314,5 +321,6 @@ def listener(
         app.draining,
         (lambda: None) if read is None else partial(app.access.read_again, read),
         app.models.has_died,
-        handles_hangup,
+        private,
+        settings.stop_delay,
     )

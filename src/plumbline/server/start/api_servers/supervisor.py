@@ -31,7 +31,7 @@ __all__ = ["Supervisor", "supervise"]
 _log = logging.getLogger("plumbline.server")
 
 _GRACE = 10.0
-"""Seconds beyond `shutdown_timeout` before an API server that has not ended is killed."""
+"""Seconds beyond `stop_delay` and `shutdown_timeout` before an API server that has not ended is killed."""
 _SHORT_LIFE = 10.0
 """Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
 _BETWEEN = 0.2
@@ -286,7 +286,8 @@ class Supervisor:
                     await one.wait()
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
-                await asyncio.wait({waiting}, timeout=self._settings.shutdown_timeout + _GRACE)
+                longest = self._settings.stop_delay + self._settings.shutdown_timeout + _GRACE
+                await asyncio.wait({waiting}, timeout=longest)
         finally:
             stopping.cancel()
             if not waiting.done():
