@@ -23,12 +23,13 @@ class RecordRules(TenantMachine):
         me, you = self.people[who], self.people[other]
         item: Json = {"type": "message", "role": "user", "content": f"hello {me.word}"}
         theirs = you.own(you.own("conversation_id", number) or "", number)
-        if theirs and you is not me and theirs not in me.words:
+        if theirs and you is not me and theirs not in me.adopted:
             answers = [
                 self.run(self.world.ask(me, "createConversation", {"items": [{**item, "id": name}]}))
                 for name in (theirs, invented(theirs))
             ]
             assert answers[0].status == answers[1].status, answers[0].body
+            me.adopted.add(theirs)
         conversation = me.own("conversation_id", number) if add else None
         if conversation is None:
             made = self.run(self.world.want(me, "createConversation", {"items": [item]})).json
@@ -118,7 +119,7 @@ class RecordRules(TenantMachine):
             return
         conversation = me.own("conversation_id", number)
         theirs = you.own(you.own("conversation_id", number) or "", number)
-        if conversation and theirs and theirs not in me.words:
+        if conversation and theirs and theirs not in me.adopted:
             for operation in ("getConversationItem", "deleteConversationItem"):
                 ask = partial(self.world.ask, me, operation, conversation_id=conversation)
                 self.as_unknown(theirs, lambda name, ask=ask: ask(item_id=name))
@@ -147,7 +148,7 @@ class RecordRules(TenantMachine):
                     theirs = you.own(you.own("conversation_id", number) or "", number)
                 else:
                     theirs = you.own(kind, number)
-                if theirs is None or theirs in me.words:
+                if theirs is None or theirs in me.adopted:
                     continue
                 more = {"model": "plainest", **({"stream": stream} if operation == "createResponse" else {})}
                 ask = partial(self.world.ask, me, operation)

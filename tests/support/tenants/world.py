@@ -48,6 +48,8 @@ class Tenant:
         self.word = f"secretof{name}"
         self.words = {self.word, f"key-of-{name}"}
         """What no answer for another key may have."""
+        self.adopted: set[str] = set()
+        """Ids of others' items that it has given to items of its own."""
         self.records: dict[str, list[str]] = defaultdict(list)
         """Ids by the names that paths have for them, the oldest first; items under the id of their conversation."""
         self.prompts: set[tuple[str, int]] = set()
@@ -200,7 +202,7 @@ class World:
 
     def check_text(self, who: Tenant, text: str, sent: str) -> None:
         """Check a text for words of others, hidden models, and paths."""
-        words = set(_WORD.findall(text)) - set(_WORD.findall(sent))
+        words = set(_WORD.findall(text)) - set(_WORD.findall(sent)) - who.adopted
         for other in self.people:
             if other is not who:
                 assert not words & other.words, (
