@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from .walk import accepts, as_json_text, grammar_and_notes, grammar_of
+from .walk import accepts, as_json_text, grammar_and_notes, grammar_notes_and_reason, grammar_of
 
 laws = settings(max_examples=EXPLORED or 20)
 _ABSENT = object()
@@ -148,3 +148,25 @@ def test_values_that_are_excluded_do_not_go_through(schema: dict[str, Any], docu
         for spaces in (False, True):
             text = as_json_text(document, spaces=spaces)
             assert (grammar is not None and accepts(grammar, text)) == validator.is_valid(document), text
+
+
+@pytest.mark.parametrize("count", [5, 40])
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"type": "array", "items": {"enum": list("abcde")}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": ["x" * 400 + end for end in "abcdef"]}, "uniqueItems": True},
+        {"type": "array", "items": {"type": "string"}, "contains": {"enum": list("abcdef")}, "maxItems": 8},
+        {"type": "object", "oneOf": [{"required": [f"n{number}"]} for number in range(16)]},
+        {"type": "string", "not": {"enum": [f"{number:04}{'x' * 46}" for number in range(20)]}},
+    ],
+)
+def test_schemas_whose_rewriting_is_large_compile_or_name_what_is_not_enforced(
+    one: dict[str, Any], count: int
+) -> None:
+    schema = {"type": "object", "properties": {f"p{number}": one for number in range(count)}}
+    grammar, notes, reason = grammar_notes_and_reason(schema, relaxed=True)
+    assert grammar is not None, reason
+    keyword = next(name for name in ("uniqueItems", "contains", "oneOf", "not") if name in one)
+    assert not notes or len(notes) == count, notes
+    assert all(note.endswith(f"/{keyword}") for note in notes)

@@ -276,9 +276,9 @@ class ConstraintCompiler:
 
 
 OVERLAPPING = ("oneOf", "patternProperties", "pattern", "not")
-"""Keywords that only the engine can refuse: it compares what their parts allow, and has limits for the negations that
-`not`, `if` and `oneOf` are rewritten to."""
-_NEGATING = ('"not"', '"if"', '"oneOf"')
+"""Keywords that only the engine can refuse: it compares what their parts allow, and has limits for what
+`not`, `if`, `oneOf`, `contains` and `uniqueItems` are rewritten to."""
+_NEGATING = ('"not"', '"if"', '"oneOf"', '"contains"', '"uniqueItems"')
 
 
 def refused_keyword(reason: str) -> str:
@@ -289,7 +289,7 @@ def refused_keyword(reason: str) -> str:
 
 
 def _may_negate(turn: Turn) -> bool:
-    """Return whether a schema of the turn may have a keyword that is rewritten to a negation."""
+    """Return whether a schema of the turn may have a keyword that is rewritten to larger schemas."""
     schemas = [turn.output_format, *(tool.parameters for tool in _tools(turn))]
     text = msgspec.json.encode(schemas).decode()
     return any(name in text for name in _NEGATING)

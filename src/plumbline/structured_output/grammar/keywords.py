@@ -156,7 +156,7 @@ class Keywords:
             self.leave_out(schema, ("enum",), where, "")
 
     def _content(self, schema: dict[str, Any], where: str) -> None:
-        for name in _CONTENT & schema.keys():
+        for name in sorted(_CONTENT & schema.keys()):
             del schema[name]
             self.note(f"{where}/{name}")
 
@@ -184,11 +184,15 @@ class Keywords:
             add(schema, other)
         return None
 
+    def _unless_refused(self, found: Any) -> Any:
+        """Return what a keyword is rewritten to; None if the engine has refused such schemas as too large."""
+        return None if "not" in self._given_up else found
+
     def _negation(self, condition: Any, schema: Mapping[str, Any]) -> Any:
         """Return the negation of a condition beside a schema; None if there is none, or the engine has refused it."""
         found = negation(condition, schema, self._referred)
         simple = isinstance(found, bool) or (found is not None and found.keys() <= {"type", "enum"})
-        return None if not simple and "not" in self._given_up else found
+        return found if simple else self._unless_refused(found)
 
     def _all_of(self, schema: dict[str, Any], where: str) -> None:
         if "not" not in self._given_up:
@@ -212,9 +216,8 @@ class Keywords:
         """Write `oneOf` as `anyOf`, of branches that exclude each other; the engine knows some that do."""
         branches: list[Any] = schema["oneOf"]
         if not have_types_of_their_own(branches, self._referred):
-            apart = are_apart(branches, self._referred) or "not" in self._given_up
-            others = None if apart else alternatives(branches, schema, self._referred)
-            if others is None:
+            others = self._unless_refused(alternatives(branches, schema, self._referred))
+            if others is None or are_apart(branches, self._referred):
                 return
             self._copy(branches, len(branches))
             branches = others or [False]
@@ -249,24 +252,21 @@ class Keywords:
     def _unique(self, schema: dict[str, Any], where: str) -> None:
         if schema["uniqueItems"] is False or schema.get("maxItems", 2) <= 1:
             del schema["uniqueItems"]
-        elif (arrays := different_items(schema, self._referred)) is not None:
+        elif (arrays := self._unless_refused(different_items(schema, self._referred))) is not None:
             for name in ("uniqueItems", "items", "minItems", "maxItems"):
                 schema.pop(name, None)
-            kinds = without_types(schema.get("type"), "array")
-            others = [{"type": kinds}] if kinds else []
-            add(schema, {"anyOf": [*others, *([{"enum": arrays}] if arrays else [])] or [False]})
+            found = {"type": without_types(schema.get("type"), "array"), "enum": arrays}
+            add(schema, {"anyOf": [{name: value} for name, value in found.items() if value] or [False]})
         else:
             self.leave_out(schema, ("uniqueItems",), where, "")
 
     def _contains(self, schema: dict[str, Any], where: str) -> None:
-        for name in ("minContains", "maxContains"):
-            if "contains" not in schema:
-                schema.pop(name, None)
         if "contains" not in schema:
-            return
-        if schema.get("minContains") == 0 and {"maxContains", "unevaluatedItems"}.isdisjoint(schema):
+            for name in {"minContains", "maxContains"} & schema.keys():
+                del schema[name]
+        elif schema.get("minContains") == 0 and {"maxContains", "unevaluatedItems"}.isdisjoint(schema):
             del schema["contains"], schema["minContains"]
-        elif (found := one_of_few(schema)) is not None:
+        elif (found := self._unless_refused(one_of_few(schema))) is not None:
             one = schema.pop("contains")
             schema.pop("minContains", None)
             self._copy(one, len(found))

@@ -34,11 +34,12 @@ __all__ = [
 
 _MOST = 16
 """Alternatives of one negation: each is compiled beside everything else that the schema demands."""
-_MOST_TEXT = 2048
+_MOST_TEXT = 1024
 """Characters of the texts that a regex excludes."""
 _MOST_DEPTH = 6
-_MOST_ARRAYS = 2000
-"""Arrays of different items that are listed one by one: all orders of up to six values, or pairs of forty."""
+_MOST_ARRAYS = 400
+"""Arrays of different items that are listed one by one: all orders of up to five values, or pairs of nineteen."""
+_MOST_ARRAYS_TEXT = 128 * 1024
 _SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
 
 Known = Mapping[str, Any]
@@ -61,10 +62,9 @@ def negation(schema: Any, known: Known, referred: Referred) -> Any:
         referred: returns the target of a reference.
     """
     try:
-        found = _negated(schema, known, referred, 0)
+        return _negated(schema, known, referred, 0)
     except _NoNegationError:
         return None
-    return found
 
 
 def join_conditions(schema: dict[str, Any], referred: Referred) -> None:
@@ -80,9 +80,10 @@ def join_conditions(schema: dict[str, Any], referred: Referred) -> None:
     name = max(found, key=lambda key: len(found[key]), default="")
     if len(conditions := found.get(name, [])) < 2:
         return
+    texts = [set(map(canonical_text, wanted)) for wanted, _, _ in conditions]
     groups: dict[tuple[bool, ...], list[Any]] = {}
     for value in _listed(referred(schema["properties"][name])) or ():
-        holds = tuple(without_values([value], {"enum": wanted}) == [] for wanted, _, _ in conditions)
+        holds = tuple(canonical_text(value) in wanted for wanted in texts)
         groups.setdefault(holds, []).append(value)
     branches = [
         _case({"required": [name], "properties": {name: {"enum": values}}}, holds, conditions)
@@ -174,7 +175,8 @@ def different_items(schema: Known, referred: Referred) -> list[list[Any]] | None
         value for value in {canonical_text(value): value for value in listed}.values() if _fits(value, items)
     ]
     least, most = schema.get("minItems", 0), min(schema.get("maxItems", len(own)), len(own))
-    if sum(perm(len(own), size) for size in range(int(most) + 1)) > _MOST_ARRAYS:
+    count = sum(perm(len(own), size) for size in range(int(most) + 1))
+    if count > _MOST_ARRAYS or count * sum(len(canonical_text(value)) for value in own) > _MOST_ARRAYS_TEXT:
         return None
     sizes = range(math.ceil(least), int(most) + 1)
     return [list(one) for size in sizes for one in permutations(own, size)]
