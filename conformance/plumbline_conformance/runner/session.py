@@ -29,7 +29,7 @@ _LIST = Request(name="alive", path="/models", method="GET")
 """What a server must answer that has not answered any question to a model."""
 _MOST_ENDLESS = 2
 """How many late answers are asked for again, and how many refusals: each may take a minute."""
-_UNAVAILABLE = (503, 529)
+_UNAVAILABLE = frozenset({503, 529})
 """Statuses of a server that is busy with everybody. With 429 it limits this client, which may have caused it."""
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
@@ -205,12 +205,7 @@ class Session:
         silence = silence_of(again, waited)
         if is_late(again) and is_too_long(silence, waited, request, proof, took):
             again.endless = silence
-        elif (
-            late.status in _UNAVAILABLE
-            and again.status in _UNAVAILABLE
-            and _was_waited_for(again)
-            and not proof.busy
-        ):
+        elif _stays_busy(late, again) and not proof.busy:
             # A server that refused the other request at first limits the rate of all of them.
             again.unavailable = True
         elif _has_no_handshake(late) and _has_no_handshake(again):
@@ -312,10 +307,11 @@ def is_doubtful(exchange: Exchange) -> bool:
     return is_late(exchange) or exchange.status in _UNAVAILABLE or _has_no_handshake(exchange)
 
 
-def _was_waited_for(refusal: Exchange) -> bool:
-    """Return whether a server that is still busy had the time that its `Retry-After` asks for."""
-    pause = pause_of(refusal, 0.0)
-    return pause is not None and (pause <= _PAUSE or bool(refusal.busy))
+def _stays_busy(refusal: Exchange, again: Exchange) -> bool:
+    """Return whether a server is busy twice, and had the time between that its `Retry-After` asks for."""
+    pause = pause_of(again, 0.0)
+    waited = pause is not None and (pause <= _PAUSE or bool(again.busy))
+    return waited and {refusal.status, again.status} <= _UNAVAILABLE
 
 
 def _has_no_handshake(exchange: Exchange) -> bool:
