@@ -75,6 +75,8 @@ def finished(found: Choice) -> Choice:
         raise Inconclusive("the model refused to answer")
     if found.finish_reason == "length":
         raise Inconclusive("the token limit cut the answer")
+    if found.finish_reason == "content_filter" and not found.calls:
+        raise Inconclusive("a content filter cut the answer")
     return found
 
 

@@ -125,7 +125,7 @@ def supervised(
     taken = ExitStack()
     at = folder / "engine.sock"
     supervisor = Supervisor(
-        Hosted(engine, at), at, settings, num_servers, folder, taken.enter_context(bound(settings)), read
+        Hosted(engine, at), at, settings, num_servers, folder, taken.enter_context(bound(settings)), read=read
     )
     running = Running(engine, supervisor, loop, folder, port)
 

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.responses.shared_laws import create_response, response
-from plumbline_conformance.checks.sample_requests import chat
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
@@ -23,7 +23,7 @@ TIMES = 6
 def repeated(
     api: str,
     path: str,
-    base: Callable[[Target], Fields],
+    base: Callable[[Target, str], Fields],
     read: Callable[[Exchange], Fields],
     rules: tuple[str, str, str],
     needs: tuple[str, ...] = (),
@@ -33,7 +33,7 @@ def repeated(
     Args:
         api: the first part of the id.
         path: the path of the requests.
-        base: returns the request.
+        base: returns the request with a text: a cache of whole answers would repeat the id of an equal one.
         read: returns the members of an answer that are about the whole of it.
         rules: the rules about ids, about times and about the name of the model.
         needs: required capabilities.
@@ -44,9 +44,9 @@ def repeated(
     def steps(target: Target) -> Steps:
         for number in range(TIMES):
             fields = {"stream": True} if number % 2 else {}
-            yield Request(name=f"answer/{number}", path=path, json={**base(target), **fields})
+            yield Request(name=f"answer/{number}", path=path, json={**base(target, f"Hi {number}"), **fields})
 
-    scenario(slug, "The same request several times, whole and streamed", needs=needs)(steps)
+    scenario(slug, "One request after the other, whole and streamed", needs=needs)(steps)
 
     def answers(seen: Transcript) -> Iterator[tuple[Exchange, Fields]]:
         if not seen.exchanges:
@@ -98,12 +98,12 @@ def _of_chunks(exchange: Exchange) -> Fields:
     return found[0]
 
 
-def _chat(target: Target) -> Fields:
-    return chat(target, temperature=1)
+def _chat(target: Target, text: str) -> Fields:
+    return chat(target, messages=user(text))
 
 
-def _response(target: Target) -> Fields:
-    return create_response(target, "Hi", max_output_tokens=16)
+def _response(target: Target, text: str) -> Fields:
+    return create_response(target, text, max_output_tokens=16)
 
 
 repeated("chat", "/chat/completions", _chat, _of_chunks, ("CHAT-01", "CHAT-01", "CS-01"))

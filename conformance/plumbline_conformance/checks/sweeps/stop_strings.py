@@ -10,7 +10,15 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.messages.fold import blocks_of, message_of
 from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import fold
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -91,23 +99,30 @@ def _cut(
         plain = read(accepted(at(seen, "plain")))
         if len(seen.exchanges) == 1:
             raise Inconclusive("the answer is too short for stop strings")
+        refused: list[Exception] = []
         for exchange in seen.exchanges[1:]:
             stops = exchange.request_json[field]
-            found = read(accepted(exchange))
+            try:
+                found = read(accepted(exchange))
+            except (Inconclusive, Rejected) as reason:
+                refused.append(reason)  # Anthropic takes no stop string of white space alone.
+                continue
             where = {"pointer": "content", "exchange": exchange.name}
             inside = [stop for stop in stops if stop in found]
             if inside:
                 yield Problem(
                     expected=f"a text without {as_json(inside[0])}", actual=as_json(found)[:200], **where
                 )
-            elif not plain.startswith(found):
-                continue  # Another answer than the plain one: nothing is known about where it ends.
+            elif not plain.startswith(found) or (not found and all(map(str.isspace, stops))):
+                continue  # Another answer than the plain one, or white space at its start that is trimmed.
             elif found not in stopped(plain, stops) and not _trimmed(found, stopped(plain, stops)):
                 wanted = " or ".join(sorted(map(as_json, stopped(plain, stops))))
                 yield Problem(expected=wanted[:200], actual=as_json(found)[:200], **where)
             elif not ended(exchange):
                 wanted = "the reason that a stop string gives"
                 yield Problem(expected=wanted, actual="another one", pointer="reason", exchange=exchange.name)
+        if len(refused) == len(seen.exchanges) - 1:
+            raise refused[0]
 
     return judge
 
@@ -132,7 +147,9 @@ def _completion_text(exchange: Exchange) -> str:
 
 
 def _message_text(exchange: Exchange) -> str:
-    return "".join(str(block.get("text", "")) for block in blocks_of(accepted(exchange), "text"))
+    if blocks_of(accepted(exchange), "thinking") or blocks_of(exchange, "redacted_thinking"):
+        raise Inconclusive("the answer has thinking, whose length may differ")
+    return "".join(str(block.get("text", "")) for block in blocks_of(exchange, "text"))
 
 
 def _chat(target: Target) -> Fields:

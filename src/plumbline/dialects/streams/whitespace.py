@@ -20,7 +20,7 @@ class WhitespaceBuffer:
         dropped: takes white space that followed text, and its offset, where markup follows it.
     """
 
-    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_skip", "_written")
+    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_line", "_skip", "_written", "fenced")
 
     def __init__(self, emit: Write, *, hold: bool, dropped: Write | None = None) -> None:
         self._emit = emit
@@ -29,9 +29,17 @@ class WhitespaceBuffer:
         self._held: list[tuple[str, int]] = []
         self._skip = False
         self._written = False
+        self._line = ""
+        self.fenced = False
+        """Whether a code fence is open."""
 
     def write(self, piece: str, offset: int) -> None:
         """Add text."""
+        first, *lines = piece.split("\n")
+        self._line = (self._line + first).lstrip(SPACE)[:3]
+        for line in lines:
+            self.fenced ^= self._line == "```"
+            self._line = line.lstrip(SPACE)[:3]
         if self._skip and not self._written:
             stripped = piece.lstrip(SPACE)
             offset += len(piece) - len(stripped)

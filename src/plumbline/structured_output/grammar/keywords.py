@@ -13,6 +13,7 @@ from typing import Any
 from plumbline.exact_number import dumps
 from plumbline.structured_output.grammar.combined import (
     NOTES,
+    TYPES,
     add,
     both,
     dependents,
@@ -42,6 +43,7 @@ from plumbline.structured_output.grammar.negation import (
     negation,
     one_of_few,
 )
+from plumbline.structured_output.grammar.numbers.exact import canonical_text
 from plumbline.structured_output.grammar.references import pointed
 
 __all__ = ["Keywords"]
@@ -176,7 +178,7 @@ class Keywords:
         del schema["not"]
         if isinstance(other, bool):  # Generators write `{"not": {}}` for a value that cannot be.
             return None if other else False
-        if other.keys() <= {"type", "enum"} and (other.keys() <= schema.keys() or "type" in other):
+        if other.keys() <= {"type", "enum"} and _narrows(other, schema):
             schema.update(other)  # Types and listed values are those that are left of the schema's.
         elif "not" in other:  # It is rewritten in a schema of its own.
             schema["allOf"] = [*schema.get("allOf", ()), other]
@@ -378,6 +380,19 @@ class Keywords:
             self._copied += count * len(dumps(schema))
             if self._copied > _MOST_COPIED:
                 raise ConstraintError(TOO_COMPLEX)
+
+
+def _narrows(other: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Return whether types and values are among those that a schema lists itself."""
+    own = {"type": list(TYPES), "enum": [], **schema}
+    return all(
+        {*map(canonical_text, _as_list(other[name]))} <= {*map(canonical_text, _as_list(own[name]))}
+        for name in other
+    )
+
+
+def _as_list(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]
 
 
 _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {

@@ -36,7 +36,11 @@ _MOST = 16
 """Alternatives of one negation: each is compiled beside everything else that the schema demands."""
 _MOST_TEXT = 1024
 """Characters of the texts that a regex excludes."""
+_MOST_CHARACTERS = 64
+"""Characters of one of them: each nests its regex deeper, and the engine has a limit of 250."""
 _MOST_DEPTH = 6
+_MOST_CASES = 10_000
+"""Values of a member times conditions on it."""
 _MOST_ARRAYS = 400
 """Arrays of different items that are listed one by one: all orders of up to five values, or pairs of nineteen."""
 _MOST_ARRAYS_TEXT = 128 * 1024
@@ -76,14 +80,18 @@ def join_conditions(schema: dict[str, Any], referred: Referred) -> None:
     for one in schema["allOf"]:
         name, wanted = _condition(one, schema, referred)
         if wanted is not None:
-            found.setdefault(name, []).append((wanted, "required" in one["if"], one))
+            found.setdefault(name, []).append((wanted, name in one["if"].get("required", ()), one))
     name = max(found, key=lambda key: len(found[key]), default="")
     if len(conditions := found.get(name, [])) < 2:
         return
+    own = _listed(referred(schema["properties"][name])) or []
+    if len(own) * len(conditions) > _MOST_CASES:
+        return  # Each stays a choice of its own, and the engine refuses what is too large.
     texts = [set(map(canonical_text, wanted)) for wanted, _, _ in conditions]
     groups: dict[tuple[bool, ...], list[Any]] = {}
-    for value in _listed(referred(schema["properties"][name])) or ():
-        holds = tuple(canonical_text(value) in wanted for wanted in texts)
+    for value in own:
+        text = canonical_text(value)
+        holds = tuple(text in wanted for wanted in texts)
         groups.setdefault(holds, []).append(value)
     branches = [
         _case({"required": [name], "properties": {name: {"enum": values}}}, holds, conditions)
@@ -119,7 +127,8 @@ def _condition(one: Any, schema: Known, referred: Referred) -> tuple[str, list[A
     wanted = members[name]
     if not isinstance(wanted, Mapping) or wanted.keys() - NOTES - {"type"} not in ({"const"}, {"enum"}):
         return "", None
-    return name, None if _listed(own) is None else _listed(wanted)
+    listed = None if _listed(own) is None else _listed(wanted)
+    return name, None if listed is None else [value for value in listed if _fits(value, wanted)]
 
 
 def alternatives(branches: list[Any], known: Known, referred: Referred) -> list[Any] | None:
@@ -169,7 +178,9 @@ def different_items(schema: Known, referred: Referred) -> list[list[Any]] | None
     """Return all arrays without a repeated item; None if they are too many, or the items are not listed."""
     items = referred(schema.get("items"))
     listed = _listed(items) if isinstance(items, Mapping) else None
-    if listed is None or not schema.keys().isdisjoint(("prefixItems", "contains", "enum", "const")):
+    if listed is None or items.keys() - NOTES - {"type"} not in (set(), {"enum"}, {"const"}):
+        return None
+    if not schema.keys().isdisjoint(("prefixItems", "contains", "enum", "const")):
         return None
     own = [
         value for value in {canonical_text(value): value for value in listed}.values() if _fits(value, items)
@@ -219,7 +230,8 @@ def _negated(schema: Any, known: Known, referred: Referred, depth: int) -> Any:
     if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
         raise _NoNegationError
     if "enum" in schema and isinstance(known.get("enum"), list):
-        schema = {name: value for name, value in schema.items() if name != "type"}
+        fitting = [value for value in schema["enum"] if _fits(value, schema)]
+        schema = {**{name: one for name, one in schema.items() if name != "type"}, "enum": fitting}
     found: list[Any] = []
     for name, value in schema.items():
         if name in NOTES:
@@ -260,7 +272,7 @@ def _enum(values: list[Any], known: Known, _: Referred, __: int) -> list[Any]:
     excluded = types_of({"enum": values})
     kinds = types_of({"type": known.get("type", list(TYPES))})
     found: list[Any] = []
-    if rest := sorted(kinds - excluded):
+    if rest := without_types(known.get("type"), sorted(excluded)):
         found.append({"type": rest})
     for kind in sorted(kinds & excluded):
         own = [value for value in values if types_of({"const": value}) == {kind}]
@@ -269,7 +281,7 @@ def _enum(values: list[Any], known: Known, _: Referred, __: int) -> list[Any]:
 
 
 def _other_texts(values: list[str], _: Known) -> Iterator[Any]:
-    if sum(map(len, values)) > _MOST_TEXT:
+    if sum(map(len, values)) > _MOST_TEXT or max(map(len, values)) > _MOST_CHARACTERS:
         raise _NoNegationError
     yield {"type": "string", "pattern": f"^(?:{_unlike(sorted(set(values)))})$"}
 
