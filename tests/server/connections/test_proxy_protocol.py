@@ -53,8 +53,9 @@ def binary(
 def test_what_is_written_is_read_and_nothing_else(
     address: ipaddress.IPv4Address, port: int, more: bytes, rest: bytes
 ) -> None:
+    client = str(getattr(address, "ipv4_mapped", None) or address)
     for whole in (line(address, port), binary(address, port, more)):
-        assert read_announcement(whole + rest) == (len(whole), (str(address), port))
+        assert read_announcement(whole + rest) == (len(whole), (client, port))
         for cut in range(1, len(whole)):
             assert read_announcement(whole[:cut]) is None
     of_the_proxy = binary(address, port, more, command=0x20)
@@ -156,6 +157,20 @@ def test_a_silent_proxy_is_not_waited_for(loop: Any) -> None:
             assert exchange(server, begun) == b""
 
 
+def test_an_announced_client_that_is_idle_is_not_kept(loop: Any) -> None:
+    kept = REQUEST.replace(b"connection: close\r\n", b"")
+    assert kept != REQUEST
+    with behind(loop=loop, header_timeout=0.2, idle_timeout=0.2) as server:
+        assert exchange(server, line(ANN, 4711)) == b""
+        assert exchange(server, line(ANN, 4711) + kept).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_of_ipv4_has_one_name() -> None:
+    mapped = ipaddress.ip_address("::ffff:203.0.113.7")
+    for whole in (line(mapped, 1), binary(mapped, 1)):
+        assert read_announcement(whole) == (len(whole), ("203.0.113.7", 1))
+
+
 def test_others_announce_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with behind("192.0.2.1") as server:
@@ -164,6 +179,8 @@ def test_others_announce_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert set(clients(caplog)) == {"127.0.0.1"}
     with pytest.raises(SettingsError, match="--proxy-protocol needs --forwarded-allow-ips"):
         Settings(proxy_protocol=True)
+    with pytest.raises(SettingsError, match="--proxy-protocol needs --port"):
+        Settings(proxy_protocol=True, forwarded_allow_ips="127.0.0.1", uds="/tmp/socket")
 
 
 def test_an_announcement_comes_before_the_handshake(

@@ -131,6 +131,10 @@ def _check_proxies(settings: Settings) -> None:
 
     if settings.proxy_protocol and not settings.forwarded_allow_ips:
         raise OptionError("--proxy-protocol", "needs --forwarded-allow-ips, the proxies that speak it")
+    if settings.proxy_protocol and settings.uds:
+        raise OptionError(
+            "--proxy-protocol", "needs --port: connections of a Unix socket have no address to trust"
+        )
 
 
 def _check_access(settings: Settings) -> None:

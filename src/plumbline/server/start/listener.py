@@ -68,6 +68,8 @@ _TICKS = 10
 """uvicorn's ticks of 0.1 s between two looks whether the engine lives."""
 _TRIM_TICKS = 50
 """The same between two looks at the memory."""
+_GREETING = 5.0
+"""Seconds for handshakes of TLS, and for what proxies announce, that are under way when a server stops."""
 _LAST = 1.0
 """Seconds for the error events after a second signal."""
 
@@ -102,6 +104,8 @@ class Listener(uvicorn.Server):
         super().__init__(config)
         self._private = [] if private is None else [private]
         self._stop_delay = stop_delay
+        self._greeted_at = math.inf
+        """By the loop's clock, when handshakes that are not done are waited for no longer."""
         self._repeats = Repeats()
         self._has_died = has_died
         self.failed = False
@@ -150,16 +154,17 @@ class Listener(uvicorn.Server):
                 self._loop.add_signal_handler(signal.SIGHUP, on_hangup(self._renew, self._end))
             self._announce()
 
-    def read_again(self) -> None:
+    def read_again(self, keys: bool = True) -> None:
         """Read the certificate and the keys again, at once or after the start. Any thread may call this."""
         self._is_stale = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._renew)
+            self._loop.call_soon_threadsafe(self._renew, keys)
 
-    def _renew(self) -> None:
+    def _renew(self, keys: bool = True) -> None:
         if (secured := self._secured) is not None:
             secured.renew()
-        self._reload()
+        if keys:
+            self._reload()
 
     @property
     def _secured(self) -> Secured | None:
@@ -247,6 +252,7 @@ class Listener(uvicorn.Server):
         """Wait until no request runs or may come, the end of running streams has been tried, or a second signal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._shutdown_timeout + GRACE
+        self._greeted_at = loop.time() + _GREETING
         if running:
             _log.warning(
                 "stopping: %d requests still run, for %g s at most (--shutdown-timeout); Ctrl-C or SIGTERM again ends "
@@ -273,11 +279,19 @@ class Listener(uvicorn.Server):
             await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
 
     def _awaits_requests(self) -> bool:
-        if (secured := self._secured) is not None and secured.shakes_hands:
+        if asyncio.get_running_loop().time() < self._greeted_at and self._greets:
             return True
         return any(
             isinstance(one, HttpConnection) and one.is_awaited for one in self.server_state.connections
         )
+
+    @property
+    def _greets(self) -> bool:
+        """Whether a connection is not yet one of HTTP."""
+        http: object = self.config.http
+        if isinstance(http, Announced) and http.waits:
+            return True
+        return (secured := self._secured) is not None and secured.shakes_hands
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)

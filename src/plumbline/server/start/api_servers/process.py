@@ -68,8 +68,8 @@ def _serve(start: Start) -> int:
 
     def renew(message: Renewal) -> None:
         nonlocal keys
-        keys = message.api_keys
-        server.read_again()
+        keys = keys if message.api_keys is None else message.api_keys
+        server.read_again(message.api_keys is not None)
 
     def end() -> None:
         server.should_exit = True

@@ -12,7 +12,8 @@ __all__ = ["Renewal", "Start"]
 class Renewal(msgspec.Struct, frozen=True):
     """A later message: the keys and the files of certificates have changed."""
 
-    api_keys: tuple[str, ...]
+    api_keys: tuple[str, ...] | None
+    """None if they cannot be used, and stay as they are."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

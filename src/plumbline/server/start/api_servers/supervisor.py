@@ -181,17 +181,21 @@ class Supervisor:
 
         If they cannot be used, all keep those that they have, which is a line in the log.
         """
+        keys = None
         try:
             if self._read is not None:
                 found = self._read()
                 self._access.use(found)
-                self._settings = msgspec.structs.replace(self._settings, api_keys=found.api_keys)
+                keys = found.api_keys
+                self._settings = msgspec.structs.replace(self._settings, api_keys=keys)
         except (SettingsError, OSError) as error:
             _log.error("the keys stay as they are: %s", error)
-        message = msgspec.json.encode(Renewal(self._settings.api_keys)) + b"\n"
+        message = msgspec.json.encode(Renewal(keys)) + b"\n"
         for process in self._processes:
-            if process.stdin is not None:  # Its end is noticed elsewhere.
-                process.stdin.write(message)
+            # Its end is noticed elsewhere; a pipe that is closed raises, and the others must get theirs.
+            if process.stdin is not None and not process.stdin.is_closing():
+                with contextlib.suppress(RuntimeError, ConnectionError):
+                    process.stdin.write(message)
 
     def _send(self, what: signal.Signals) -> None:
         """Send a signal to all API servers."""

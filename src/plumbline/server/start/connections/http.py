@@ -73,7 +73,14 @@ class _Cycle(RequestResponseCycle):
             self.connection.share.streamed()
         elif message["type"] == "http.response.start":
             self._streams = _EVENTS in message.get("headers", ())
+        elif self.is_early and not message.get("more_body", False):
+            self.keep_alive = True
         await super().send(message)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the rest of the body is read after the answer: a stop closes the connection after it, not before."""
+        return self.more_body and self.connection.draining.began
 
     def forget(self) -> None:
         """Drop the request: its scope has the body, and the connection may idle."""
@@ -334,7 +341,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         self.transport.write(b"".join(head) + answer.body)
-        if not cycle.keep_alive:
+        if not cycle.keep_alive and not cycle.is_early:
             self.transport.close()
         cycle.on_response()
         cycle.forget()

@@ -65,7 +65,7 @@ def _read_line(data: bytes) -> tuple[int, Peer | None] | None:
             raise AnnouncementError
     except (KeyError, ValueError):
         raise AnnouncementError from None
-    return size, (str(address), int(port))
+    return size, (_text(address), int(port))
 
 
 def _read_binary(data: bytes) -> tuple[int, Peer | None] | None:
@@ -82,7 +82,12 @@ def _read_binary(data: bytes) -> tuple[int, Peer | None] | None:
     if size < 16 + 2 * width + 4:
         raise AnnouncementError
     port = int.from_bytes(data[16 + 2 * width : 18 + 2 * width])
-    return size, (str(ipaddress.ip_address(data[16 : 16 + width])), port)
+    return size, (_text(ipaddress.ip_address(data[16 : 16 + width])), port)
+
+
+def _text(address: object) -> str:
+    """Write an address; a proxy that listens for both families may announce one of IPv4 as one of IPv6."""
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _missing(data: bytes | bytearray) -> int:
@@ -97,7 +102,14 @@ def _missing(data: bytes | bytearray) -> int:
 class _Announcement(asyncio.BufferedProtocol):
     """A connection until it is known whom it is for. It takes no byte more from the transport."""
 
-    def __init__(self, following: Callable[[], Any], is_proxy: Callable[[str], bool], seconds: float) -> None:
+    def __init__(
+        self,
+        following: Callable[[], Any],
+        is_proxy: Callable[[str], bool],
+        seconds: float,
+        waiting: set[_Announcement],
+    ) -> None:
+        self._waiting = waiting
         self._following = following
         self._is_proxy = is_proxy
         self._seconds = seconds or _PATIENCE
@@ -110,12 +122,14 @@ class _Announcement(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and self._is_proxy(str(peer[0])):
+            self._waiting.add(self)
             self._late = asyncio.get_running_loop().call_later(self._seconds, transport.abort)
         else:
             self._go_on(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
+        self._waiting.discard(self)
         if self._late is not None:
             self._late.cancel()
 
@@ -164,7 +178,13 @@ class Announced:
         self.following = following
         self._is_proxy = is_proxy
         self._seconds = seconds
+        self._waiting: set[_Announcement] = set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a proxy has yet to say whom a connection is for."""
+        return bool(self._waiting)
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
         """Make a protocol with the arguments that uvicorn gives to one."""
-        return _Announcement(partial(self.following, **given), self._is_proxy, self._seconds)
+        return _Announcement(partial(self.following, **given), self._is_proxy, self._seconds, self._waiting)

@@ -27,6 +27,8 @@ _log = logging.getLogger("plumbline.server")
 
 _PATIENCE = 60.0
 """Seconds of a handshake if `--header-timeout` is 0."""
+_FAREWELL = 1.0
+"""Seconds for a client to confirm the end of TLS; one that keeps its connection for later does not read meanwhile."""
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
@@ -77,6 +79,21 @@ def _load_chain(context: ssl.SSLContext, settings: Settings) -> None:
         ) from error
 
 
+class _NamedSocket:
+    """A socket that says who is at the other end of the proxy; all else is the socket's own."""
+
+    def __init__(self, inner: Any, peer: Peer) -> None:
+        self._inner = inner
+        self._peer = peer
+
+    def getpeername(self) -> Peer:
+        """Return the client."""
+        return self._peer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 class Named:
     """A transport that says who is at the other end of the proxy; all else is the transport's own."""
 
@@ -85,10 +102,11 @@ class Named:
         self._peer = peer
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return a fact of the transport; its socket would give the address of the proxy."""
-        if name in ("peername", "socket"):
-            return self._peer if name == "peername" else default
-        return self._transport.get_extra_info(name, default)
+        """Return a fact of the transport; its socket gives the address of the client as well."""
+        if name == "peername":
+            return self._peer
+        found = self._transport.get_extra_info(name, default)
+        return _NamedSocket(found, self._peer) if name == "socket" and found is not None else found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -136,7 +154,12 @@ class Handshake(asyncio.Protocol):
             transport.abort()  # An answer would need the handshake.
             return
         work = asyncio.get_running_loop().start_tls(
-            transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
+            transport,
+            self,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=self._seconds,
+            ssl_shutdown_timeout=_FAREWELL,
         )
         # At once: uvloop reads on when this returns, and the first message of the handshake may be there.
         begun = _Begun(work)
