@@ -20,6 +20,7 @@ from plumbline_conformance.transcript.model import Transcript
 APIS = ("chat", "completions", "responses", "messages")
 MILDER = {
     "messages/system-turns/read",
+    "messages/bounds/refused",
     *(f"{api}/{slug}" for api in APIS for slug in ("bounds/taken", "fields/same-prompt")),
     *(f"{api}/repeats/{slug}" for api in ("chat", "responses") for slug in ("times", "model")),
     "messages/context/ending",
