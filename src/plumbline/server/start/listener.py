@@ -48,6 +48,7 @@ from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import GRACE, configuration
+from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.proxy_protocol import Announced
 from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.hangup import on_hangup
@@ -99,6 +100,7 @@ class Listener(uvicorn.Server):
         reload: Callable[[], None] = lambda: None,
         has_died: Callable[[], bool] = lambda: False,
         private: socket.socket | None = None,
+        handles_hangup: bool = True,
         stop_delay: float = 0.0,
     ) -> None:
         super().__init__(config)
@@ -309,6 +311,7 @@ def listener(
     shared: SharedClaims | None = None,
     announce: Callable[[], None] = lambda: None,
     read: Callable[[], Settings] | None = None,
+    private: socket.socket | None = None,
     handles_hangup: bool = True,
 ) -> Listener:
     """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
@@ -322,6 +325,7 @@ def listener(
         shared: the claims of all API servers of the engine, if there are several.
         announce: called when the application has started and the server listens.
         read: reads the settings again at SIGHUP, of which the keys are used.
+        private: the socket for requests of the other API servers.
         handles_hangup: whether SIGHUP makes it read; if not, `Listener.read_again` does.
     """
     app = create_app(catalog, settings, store, shared)
@@ -336,5 +340,6 @@ def listener(
         (lambda: None) if read is None else partial(app.access.read_again, read),
         app.models.has_died,
         private,
+        handles_hangup,
         settings.stop_delay,
     )

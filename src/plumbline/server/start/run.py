@@ -59,7 +59,15 @@ def _serve(
     if settings.api_servers > 1:
         (served,) = catalog.loaded.values()
         assert isinstance(served.engine, KeptEngine)
-        return supervise(served.engine, served.engine.socket, settings, settings.api_servers, sockets, read)
+        return supervise(
+            served.engine,
+            served.engine.socket,
+            settings,
+            settings.api_servers,
+            sockets,
+            lambda: print_line(lines),
+            read,
+        )
     server = listener(
         catalog,
         settings,

@@ -54,6 +54,8 @@ def _serve(start: Start) -> int:
     )
     model = load(settings, _Elsewhere(engine, Path(start.text)))
     make_collections_rare()
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.bind(start.address)
     keys = settings.api_keys
     server = listener(
         only(model),
@@ -62,6 +64,7 @@ def _serve(start: Start) -> int:
         host=settings.host,
         port=settings.port,
         shared=SharedClaims(Path(start.hub), start.address),
+        private=own,
         read=lambda: msgspec.structs.replace(settings, api_keys=keys),
         handles_hangup=False,
     )
@@ -77,8 +80,6 @@ def _serve(start: Start) -> int:
     # Without an engine nothing can be answered, and without a supervisor nobody starts another.
     engine.on_lost = end
     threading.Thread(target=_follow, args=(renew, end), name="supervisor", daemon=True).start()
-    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    own.bind(start.address)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=[socket.socket(fileno=one) for one in start.listening])
     return 0 if server.started else 1

@@ -52,6 +52,7 @@ def supervise(
     settings: Settings,
     number: int,
     sockets: Sequence[socket.socket],
+    announce: Callable[[], None],
     read: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
@@ -62,6 +63,7 @@ def supervise(
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
         sockets: the sockets of the server's address, on which all API servers listen.
+        announce: called when the first API server listens.
         read: reads the settings again at SIGHUP, of which the keys are used.
 
     Raises:
@@ -73,7 +75,7 @@ def supervise(
                 "--api-servers",
                 f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
-        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets, read)
+        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets, announce, read)
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
@@ -93,6 +95,7 @@ class Supervisor:
         folder: a private folder for sockets and counters.
         sockets: the sockets of the server's address. They stay open in this process as well, so a restart of an API
             server refuses no connection.
+        announce: called when the first API server listens.
         read: reads the settings again at SIGHUP, of which the keys are used.
     """
 
@@ -104,6 +107,7 @@ class Supervisor:
         number: int,
         folder: Path,
         sockets: Sequence[socket.socket],
+        announce: Callable[[], None] = lambda: None,
         read: Callable[[], Settings] | None = None,
     ) -> None:
         self._read = read
@@ -115,6 +119,8 @@ class Supervisor:
         self._folder = folder
         self._sockets = sockets
         self._listening = [one.fileno() for one in sockets]
+        self._announce = announce
+        self._repeats = Repeats()
         self._hub = Hub(folder / "hub.sock", self._take_ready, self._access.rates.accounts)
         self._ready: dict[str, asyncio.Event] = {}
         self._processes: set[asyncio.subprocess.Process] = set()

@@ -68,6 +68,7 @@ def configuration(
 
     Http.budget = Socket.budget = budget
     Http.share = Socket.share = LoopShare()
+    Http.draining = Draining() if draining is None else draining
     connection: Any = Secured(Http, settings) if settings.ssl_certfile else Http
     if settings.proxy_protocol:
         proxies = ProxyHeadersMiddleware(app, settings.forwarded_allow_ips).trusted_hosts
