@@ -244,7 +244,7 @@ def drift(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
-    Environment(session, SERVE).run("python", "conformance/own_server/check.py", *session.posargs)
+    Environment(session, DEV).run("python", "conformance/own_server/check.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
