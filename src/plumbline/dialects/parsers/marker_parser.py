@@ -81,7 +81,7 @@ class MarkerParser(SectionReader):
                 marker = yield from cursor.until(self._in_text, self._content.write)
             if marker is None:
                 break
-            if marker in markers.at_line and (not self._content.at_line or self._content.fenced):
+            if marker in markers.at_line and not self._content.at_line:
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
             elif marker in markers.sections:

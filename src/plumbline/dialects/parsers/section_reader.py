@@ -11,6 +11,7 @@ from plumbline.dialects.parsers.cursor_parser import CursorParser, OpenCall
 from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers, is_markup
+from plumbline.dialects.streams.code_fence import CodeFence
 from plumbline.dialects.streams.cursor import (
     EndOfOutputError,
     Finder,
@@ -61,6 +62,8 @@ class SectionReader(CursorParser):
             hold=bool(markers.in_text.markers),
             marker_ids=marker_ids,
         )
+        if markers.at_line:
+            self._content.fence = CodeFence()
 
     def _section(self, sections: tuple[Section, ...], marker: str, prose: WhitespaceBuffer) -> Steps[bool]:
         """Read the calls of a section after its `marker`. Returns whether it had a call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plumbline.dialects.streams.code_fence import CodeFence
 from plumbline.dialects.streams.cursor import Write
 
 __all__ = ["SPACE", "WhitespaceBuffer"]
@@ -20,7 +21,7 @@ class WhitespaceBuffer:
         dropped: takes white space that followed text, and its offset, where markup follows it.
     """
 
-    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_line", "_skip", "_written", "fenced")
+    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_skip", "_written", "fence")
 
     def __init__(self, emit: Write, *, hold: bool, dropped: Write | None = None) -> None:
         self._emit = emit
@@ -29,17 +30,13 @@ class WhitespaceBuffer:
         self._held: list[tuple[str, int]] = []
         self._skip = False
         self._written = False
-        self._line = ""
-        self.fenced = False
-        """Whether a code fence is open."""
+        self.fence: CodeFence | None = None
+        """The code fences of the text, for a dialect that has markers which count at the beginning of a line only."""
 
     def write(self, piece: str, offset: int) -> None:
         """Add text."""
-        first, *lines = piece.split("\n")
-        self._line = (self._line + first).lstrip(SPACE)[:3]
-        for line in lines:
-            self.fenced ^= self._line == "```"
-            self._line = line.lstrip(SPACE)[:3]
+        if self.fence is not None:
+            self.fence.read(piece)
         if self._skip and not self._written:
             stripped = piece.lstrip(SPACE)
             offset += len(piece) - len(stripped)
@@ -58,6 +55,8 @@ class WhitespaceBuffer:
 
     def wait(self, space: str, offset: int) -> None:
         """Add white space that may or may not belong to the text."""
+        if self.fence is not None:
+            self.fence.read(space)
         if self._written or not self._skip:
             self._held.append((space, offset))
 
@@ -76,7 +75,9 @@ class WhitespaceBuffer:
 
     @property
     def at_line(self) -> bool:
-        """Whether a line begins here, or the text after markup."""
+        """Whether a line begins here outside code, or the text after markup."""
+        if self.fence is not None and self.fence.is_open:
+            return False
         return self._skip or not self._written or any("\n" in held for held, _ in self._held)
 
     def flush(self) -> None:
