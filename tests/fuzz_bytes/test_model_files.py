@@ -33,14 +33,21 @@ from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.vision import read_preparation, read_vision
 from plumbline.engines.port import RefusedRequestError
 from plumbline.server.loading.model_files import named_files
-from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 
 from .damage import damaged, damaged_json, explore
 
 _MOST_BYTES = 64 << 20
 _CONFIG = "config.json"
 """For files of less than 100 kB; a vocabulary may have holes, and its table takes 16 bytes for each id."""
-_ERRORS = (AdapterError, RefusedRequestError, UnsupportedModelError, UnsupportedTokenizerError, WeightsError)
+_ERRORS = (
+    AdapterError,
+    RefusedRequestError,
+    UnencodableTextError,
+    UnsupportedModelError,
+    UnsupportedTokenizerError,
+    WeightsError,
+)
 _NOT_JSON = "is not valid JSON"
 
 _CONFIGS = [{"model_type": case.family} | SMALL | case.changes for case in CASES]
