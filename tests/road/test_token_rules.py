@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from support.models import TOKENIZER
 
-from plumbline.engines.port import Dry, SamplerChain, SamplingParams
+from plumbline.engines.port import Dry, RefusedRequestError, SamplerChain, SamplingParams
 from plumbline.road.token_rules import TokenRules
+from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import TextPrompt, Turn
 
 
@@ -22,6 +24,55 @@ def test_breakers_are_the_tokens_with_their_text_and_the_sequences_that_spell_th
     assert chain.dry.breaker_ids == containing
     spelled = {TOKENIZER.decode(ids).strip() for ids in chain.dry.breaker_sequences}
     assert spelled == {"qz"}
+
+
+def letters(*, drops_x: bool = False) -> TextTokenizer:
+    """Return a vocabulary of two letters that has no token for others."""
+    model = {
+        "type": "Unigram",
+        "unk_id": None,
+        "vocab": [["a", -1.0], ["b", -2.0], ["▁", -2.0]],
+        "byte_fallback": False,
+    }
+    spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    written = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    dropped = {"type": "Replace", "pattern": {"String": "x"}, "content": ""}
+    normalizer = {"type": "Sequence", "normalizers": [written, dropped] if drops_x else [written]}
+    whole = {
+        "version": "1.0",
+        "model": model,
+        "added_tokens": [],
+        "decoder": spaces,
+        "normalizer": normalizer,
+    }
+    return TextTokenizer({**whole, "pre_tokenizer": None, "post_processor": None})
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "word"),
+    [
+        (letters(), "abc"),
+        (letters(drops_x=True), "x"),
+    ],
+)
+def test_a_word_that_the_vocabulary_cannot_write_is_refused_by_its_place(
+    tokenizer: TextTokenizer, word: str
+) -> None:
+    turn = Turn(prompt=TextPrompt("a"), sampling=SamplingParams(), bad_words=("a", word))
+
+    with pytest.raises(RefusedRequestError, match=r"bad_words\[1\]") as caught:
+        TokenRules(tokenizer).applied(turn)
+    assert caught.value.param == "bad_words[1]"
+
+
+def test_a_breaker_that_the_vocabulary_cannot_write_breaks_nothing() -> None:
+    sampling = SamplingParams(chain=SamplerChain(dry=Dry(multiplier=1.0)))
+    turn = Turn(prompt=TextPrompt("a"), sampling=sampling, dry_breakers=("ab", ":"))
+    chain = TokenRules(letters()).applied(turn).sampling.chain
+
+    assert chain is not None
+    assert chain.dry is not None
+    assert (0, 1) in chain.dry.breaker_sequences
 
 
 def test_a_turn_without_texts_needs_no_rules() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 
 import msgspec
 
-from plumbline.engines.port import SamplingParams
+from plumbline.engines.port import RefusedRequestError, SamplingParams
 from plumbline.text.token_search import TokenSearch
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError
 from plumbline.turn import Turn
 
 __all__ = ["TokenRules"]
@@ -25,12 +26,32 @@ class TokenRules:
         return bool(turn.dry_breakers or turn.bad_words)
 
     def applied(self, turn: Turn) -> Turn:
-        """Return the turn with the token ids of its texts. May take 0.1 s, so call it in a worker thread."""
+        """Return the turn with the token ids of its texts. May take 0.1 s, so call it in a worker thread.
+
+        Raises:
+            RefusedRequestError: the vocabulary cannot write a text, so that nothing bans it.
+        """
         sampling = self._with_breakers(turn.sampling, turn.dry_breakers)
         if turn.bad_words:
-            sequences = [s for word in turn.bad_words for s in self._spellings(word)]
+            sequences = [
+                s
+                for place, word in enumerate(turn.bad_words)
+                for s in self._banned(word, f"bad_words[{place}]")
+            ]
             sampling = msgspec.structs.replace(sampling, bad_words=tuple(dict.fromkeys(sequences)))
         return msgspec.structs.replace(turn, sampling=sampling)
+
+    def _banned(self, word: str, field: str) -> list[tuple[int, ...]]:
+        try:
+            found = self._spellings(word)
+        except UnencodableTextError as error:
+            raise RefusedRequestError(f"'{field}': {error}. Leave it out.", param=field) from None
+        if not found:
+            raise RefusedRequestError(
+                f"'{field}' has no tokens in this model's vocabulary, so that nothing bans it. Leave it out.",
+                param=field,
+            )
+        return found
 
     def _spellings(self, word: str) -> list[tuple[int, ...]]:
         """Return the tokens of a word at the start of a text and after a space, as vLLM bans them.
@@ -39,6 +60,8 @@ class TokenRules:
         first, or a part of it that is another word.
         """
         alone, inside = (tuple(self._tokenizer.encode_generated(s + word.lstrip())) for s in ("", " "))
+        if not alone or not inside:
+            return []
         return [alone, inside] if inside[0] != alone[0] and len(inside) == len(alone) else [alone]
 
     def _with_breakers(self, sampling: SamplingParams, breakers: tuple[str, ...]) -> SamplingParams:
@@ -54,7 +77,8 @@ class TokenRules:
         sequences: set[tuple[int, ...]] = set()
         for text in breakers:
             ids |= self._search.containing(text)
-            sequences |= {tuple(self._tokenizer.encode_generated(space + text)) for space in ("", " ")}
+            with suppress(UnencodableTextError):  # Then the model cannot write it either.
+                sequences |= {tuple(self._tokenizer.encode_generated(space + text)) for space in ("", " ")}
         dry = msgspec.structs.replace(
             chain.dry,
             breaker_ids=frozenset(ids),
