@@ -106,6 +106,90 @@ def test_what_excludes_documents_excludes_these_and_no_others(keywords: dict[str
     assert not wrong
 
 
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    1.5,
+    "",
+    "a",
+    "bb",
+    "z",
+    [],
+    ["a"],
+    ["a", "a"],
+    ["bb", "a"],
+    {},
+]
+kinds = st.sampled_from(["string", "integer", "number", "null", "boolean", "array"])
+values = st.lists(st.sampled_from([None, True, 0, 1, 1.5, "a", "bb", "z"]), min_size=1, max_size=3)
+keywords = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": kinds | st.lists(kinds, min_size=1, max_size=3, unique=True),
+        "enum": values,
+        "const": st.sampled_from([None, False, 1, "a"]),
+        "minimum": st.sampled_from([0, 1.5]),
+        "minLength": st.sampled_from([1, 2]),
+    },
+)
+excluding = st.recursive(
+    keywords,
+    lambda inner: st.builds(lambda own, other: {**own, "not": other}, keywords, inner),
+    max_leaves=3,
+)
+arrays = st.builds(
+    lambda items, own: {"type": "array", "items": items, "uniqueItems": True, **own},
+    excluding,
+    st.fixed_dictionaries({}, optional={"minItems": st.just(1), "maxItems": st.just(2)}),
+)
+
+
+@laws
+@given(excluding | arrays)
+@example({"type": ["integer", "null"], "not": {"const": None}})
+@example({"type": "integer", "not": {"not": {"type": "number"}}})
+@example({"enum": ["a", "bb"], "not": {"not": {"enum": ["a", "z"]}}})
+@example({"enum": [1, "a", "bb"], "not": {"type": "string", "enum": [1, "a"]}})
+@example({"type": "array", "items": {"enum": ["a", "bb"], "minLength": 2}, "uniqueItems": True})
+def test_a_keyword_beside_others_narrows_what_they_allow(schema: dict[str, Any]) -> None:
+    grammar, validator = grammar_of(schema), jsonschema_rs.validator_for(schema)
+    if grammar is None:  # Refused by name.
+        return
+    wrong = [value for value in VALUES if accepts(grammar, as_json_text(value)) != validator.is_valid(value)]
+    assert not wrong
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 82, 700, 5000])
+def test_a_text_of_any_length_is_excluded_or_named(size: int) -> None:
+    schema = {"type": "string", "not": {"const": "x" * size}}
+    grammar, notes, reason = grammar_notes_and_reason(schema)
+    if grammar is None:
+        assert "#/not" in reason
+        grammar, notes = grammar_and_notes(schema, relaxed=True)
+        assert any("#/not" in note for note in notes)
+        return
+    assert not accepts(grammar, as_json_text("x" * size))
+    assert accepts(grammar, as_json_text("x" * (size - 1)))
+    assert accepts(grammar, as_json_text("x" * (size + 1)))
+
+
+def test_an_absent_member_satisfies_a_condition_that_does_not_require_it() -> None:
+    schema = SCHEMA | {
+        "allOf": [
+            {"if": {"properties": {"m": {"const": one}}, "required": []}, "then": {"required": ["n"]}}
+            for one in ("a", "b")
+        ]
+    }
+    grammar, validator = grammar_of(schema), jsonschema_rs.validator_for(schema)
+    assert grammar is not None
+    for document in DOCUMENTS:
+        assert accepts(grammar, as_json_text(document)) == validator.is_valid(document)
+
+
 @pytest.mark.parametrize(
     ("schema", "documents"),
     [
