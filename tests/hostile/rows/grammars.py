@@ -88,6 +88,12 @@ SCHEMAS = {
         "type": "object",
         "properties": {f"p{n}": {"const": 2**60 + 2 * n + 1} for n in range(500)},
     },
+    "conditions on a member": lambda: {
+        "type": "object",
+        "properties": {"m": {"enum": list(range(14_000))}},
+        "allOf": [{"if": {"properties": {"m": {"const": n}}}, "then": {"minProperties": 1}} for n in range(1_800)],
+    },
+    "a text that is excluded": lambda: {"properties": {"a": {"type": "string", "not": {"const": "x" * 100_000}}}},
     "long alternatives": lambda: {"anyOf": [{"const": f"{n}" * 20} for n in range(9_000)]},
 }  # fmt: skip
 for name, schema in SCHEMAS.items():

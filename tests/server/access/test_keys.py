@@ -92,6 +92,8 @@ async def test_what_counts_all_requests_is_the_operator_s(
                 state = (await server.get("/page/status", headers=headers)).json
                 assert state["oversees"] is (status == 200)
                 assert (state["memory_bytes"] is None) is (status == 403)
+        both = {"authorization": "Bearer one", "x-admin-key": "root"}
+        assert (await server.get("/metrics", headers=both)).status == 200
     async with serving(served(scripted()), api_keys=keys, public=("/metrics",)) as server:
         assert (await server.get("/metrics")).status == 200
 

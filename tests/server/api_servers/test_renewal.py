@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import pytest
 from support.servers.supervised import KEY, Running, supervised, wait_for
 
 from plumbline.server.settings import OptionError, Settings
@@ -21,6 +22,10 @@ def statuses(running: Running, key: str, numbers: tuple[int, ...]) -> list[int]:
             answer = client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
         found.append(answer.status_code)
     return found
+
+
+def _closed(_: bytes) -> None:
+    raise RuntimeError("unable to perform operation; the handler is closed")
 
 
 def test_keys_are_renewed_in_all_api_servers(tmp_path: Path) -> None:
@@ -55,10 +60,18 @@ def test_keys_are_renewed_in_all_api_servers(tmp_path: Path) -> None:
         wait_for(lambda: not keys)
         assert statuses(running, "another-key", (1, 2)) == [200, 200]
 
+        # One whose pipe is closed keeps the keys from no other, whatever their order is.
+        broken = next(iter(running.supervisor._processes)).stdin
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broken, "write", _closed)
+            keys.append("a-third-key")
+            running.loop.call_soon_threadsafe(running.supervisor.renew)
+            wait_for(lambda: sorted(statuses(running, "a-third-key", (1, 2))) == [200, 401])
+
         # An API server that is started later has the keys of now.
         os.kill(running.pids[0], signal.SIGKILL)
         third = str(running.folder / "api3.sock")
         wait_for(lambda: third in running.supervisor._hub._addresses.values())
-        assert statuses(running, "another-key", (3,)) == [200]
+        assert statuses(running, "a-third-key", (3,)) == [200]
         assert statuses(running, KEY, (3,)) == [401]
         assert httpx.get(f"http://127.0.0.1:{running.port}/v1/models").status_code == 401

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -163,6 +164,21 @@ def test_an_announced_client_that_is_idle_is_not_kept(loop: Any) -> None:
     with behind(loop=loop, header_timeout=0.2, idle_timeout=0.2) as server:
         assert exchange(server, line(ANN, 4711)) == b""
         assert exchange(server, line(ANN, 4711) + kept).startswith(b"HTTP/1.1 200")
+
+
+def test_what_a_proxy_announces_after_the_signal_is_answered(loop: Any) -> None:
+    with (
+        behind(loop=loop) as server,
+        socket.create_connection(("127.0.0.1", server.port), 20) as client,
+    ):
+        http: Any = server.server.config.http
+        while not http.waits:
+            time.sleep(0.005)
+        server.stop()
+        while not server.server._draining.began:  # type: ignore[attr-defined]
+            time.sleep(0.005)
+        client.sendall(line(ANN, 4711) + REQUEST)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_client_of_ipv4_has_one_name() -> None:

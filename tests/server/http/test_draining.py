@@ -14,6 +14,7 @@ import contextlib
 import json
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +23,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 from support.models import answer_with, scripted, served, slow_down, tiny_engine
 from support.servers.live import Live, live
 
@@ -106,6 +108,42 @@ def test_silent_connections_are_closed_and_late_heads_refused() -> None:
             assert until(found[name], b"no such bytes").startswith(b"HTTP/1.1 200"), name
         assert until(found["streams"], b"no such bytes").endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
         server.thread.join(20)
+        assert not server.thread.is_alive()
+
+
+def test_a_refusal_before_the_end_of_a_body_is_read_and_no_reset() -> None:
+    """The client is still sending when a server that stops has answered."""
+    body = b"x" * 400_000
+    with live(lambda: served(scripted()), Settings(api_keys=("secret",))) as server, connect(server) as late:
+        late.sendall(LIVE)
+        until(late, b"}")
+        server.stop()
+        while not server.server._draining.began:  # type: ignore[attr-defined]
+            time.sleep(0.005)
+        late.sendall(post()[: post().index(b"content-length")] + b"content-length: %d\r\n\r\n" % len(body))
+        assert until(late, b"}}").startswith(b"HTTP/1.1 401")
+        for place in range(0, len(body), 50_000):
+            late.sendall(body[place : place + 50_000])
+        assert until(late, b"no such bytes") == b""
+
+
+def test_clients_of_tls_that_say_nothing_do_not_hold_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is in its handshake, and one keeps its connection for later and does not read."""
+    monkeypatch.setattr("plumbline.server.start.listener._GREETING", 0.2)
+    authority = trustme.CA()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "cert.pem"))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    settings = Settings(ssl_certfile=str(tmp_path / "cert.pem"))
+    with live(lambda: served(scripted()), settings) as server, connect(server), connect(server) as idle:
+        kept = trusting.wrap_socket(idle, server_hostname="localhost")
+        kept.sendall(LIVE)
+        while b"}" not in kept.recv(65536):
+            pass
+        server.stop()
+        server.thread.join(15)  # asyncio waits 30 s for either of them.
         assert not server.thread.is_alive()
 
 
