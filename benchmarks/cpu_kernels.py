@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from benchmarks.environment import environment
 from benchmarks.serving.vllm_engine import POCKET
-from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
+from plumbline.port.engine import Engine, GenerateRequest, SamplingParams
 from plumbline.server.loading.model import load
 from plumbline.server.loading.native import model
 from plumbline.server.settings import Settings

@@ -28,12 +28,12 @@ from peers import Peer, Stream, cut, peers  # noqa: E402
 from plumbline_messages import content_message, reasoning_message  # noqa: E402
 
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls  # noqa: E402
-from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
-from plumbline.dialects.parsers.render import render_utterance  # noqa: E402
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
-from plumbline.dialects.spec.markers import Markers  # noqa: E402
-from plumbline.events import TextDelta  # noqa: E402
+from plumbline.answer.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
+from plumbline.answer.dialects.parsers.render import render_utterance  # noqa: E402
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.answer.dialects.spec.markers import Markers  # noqa: E402
+from plumbline.answer.events import TextDelta  # noqa: E402
 
 SIZE = 4
 """Characters of a token."""

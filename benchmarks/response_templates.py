@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plumbline.dialects.parsers.response_template import ResponseTemplate
-from plumbline.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
+from plumbline.answer.dialects.spec.dialect import Utterance
 
 __all__ = ["RESPONSE_TEMPLATES", "ResponseTemplateCase"]
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import LarkCompiler, num_words
-from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
+from plumbline.port.engine import Engine, GenerateRequest, SamplingParams
 from plumbline.server.loading.engines import vocabulary
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["measure"]
 

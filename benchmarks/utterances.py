@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
 
 __all__ = ["PROSE", "TOOLS", "call", "small_calls"]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from support.source_faults import Fault, simple_faults_of
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = ("_generated", "pocket", "scripted_model", "engines/vllm", "engines/llama_cpp")
+LEFT_OUT = ("contract/_generated", "pocket", "scripted_model", "engines/vllm", "engines/llama_cpp")
 """What is generated, trained, or needs a library that the suite runs without."""
 HANGS = 1200
 """Seconds after which a fault counts as caught, because something waits for ever."""

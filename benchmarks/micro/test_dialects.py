@@ -15,14 +15,14 @@ import pytest
 from benchmarks.response_templates import RESPONSE_TEMPLATES, ResponseTemplateCase
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.dialects.parsers.response_template import ResponseTemplateParser
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.dialects.parsers.response_template import ResponseTemplateParser
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
+from plumbline.answer.events import TextDelta
 
 TOOL_READERS = (*dict.fromkeys(TOOL_DIALECTS.values()), *RESPONSE_TEMPLATES)
 REASONING_READERS = (*dict.fromkeys(REASONING_DIALECTS.values()), *RESPONSE_TEMPLATES)

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.constraints.lark import compile_lark, lark_tokenizer
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.text.tokenizer import TextTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from structured_output.generated import sample

@@ -12,21 +12,21 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from plumbline.answer.text.assemble import TextAssembler
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import NullRunner
-from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
-from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.port.engine import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
+from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
-from plumbline.text.assemble import TextAssembler
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
 
 EVENTS = 1000
 TEXT = "The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50

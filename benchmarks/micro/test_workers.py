@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.templates.workers import Rendering, TemplateWorkers, WorkerTemplate, rendering_now
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.constraints.lark import compile_lark, lark_tokenizer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.templates.workers import Rendering, TemplateWorkers, WorkerTemplate, rendering_now
 
 TEMPLATE = Path(__file__).parents[2] / "tests" / "text" / "templates" / "qwen3.jinja"
 MESSAGES = [

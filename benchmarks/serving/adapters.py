@@ -25,7 +25,7 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.port.engine import GenerateRequest, SamplingParams
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import padded_rank
 

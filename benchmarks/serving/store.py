@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.serving.processes import free_port, started
-from plumbline.store.open import open_store
-from plumbline.store.sql.sweep import Retention
+from plumbline.server.store.open import open_store
+from plumbline.server.store.sql.sweep import Retention
 
 __all__ = ["measure"]
 

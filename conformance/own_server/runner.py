@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from plumbline import __version__
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame, ModelDialect
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher
-from plumbline.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
 from plumbline_conformance.checks.responses.websocket.connection import TURNS, error_event
 from plumbline_conformance.client.websocket import ENDS
 from plumbline_conformance.judge.verdicts import judge

@@ -25,7 +25,7 @@ import httpx
 from safetensors.torch import load_file, save_file
 
 from own_server.launch import MODEL, launched_server
-from plumbline.dialects.raw_text import raw_text_reader
+from plumbline.answer.dialects.raw_text import raw_text_reader
 from plumbline.pocket import MODEL_DIR
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.verify.formats import lines

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from peers import Message, reasoning_and_text, reasoning_text_and_calls, text_and_calls
 
-from plumbline.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from plumbline.answer.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 
 __all__ = ["content_message", "full_message", "reasoning_message"]
 

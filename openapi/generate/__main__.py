@@ -21,7 +21,7 @@ if not __package__:  # Run as a folder: make the package importable under its ow
 from generate import bundle, operations, parameters, sdk_types
 from generate.structs import Types
 
-SERVER = bundle.ROOT / "src/plumbline/_generated"
+SERVER = bundle.ROOT / "src/plumbline/contract/_generated"
 JUDGE = bundle.ROOT / "conformance/plumbline_conformance/_generated"
 
 

@@ -46,8 +46,8 @@ HOMES = {
     "UNSET": "msgspec",
     "UnsetType": "msgspec",
     "field": "msgspec",
-    "Sole": "plumbline.wire.shapes",
-    "one_kind_of_array": "plumbline.wire.shapes",
+    "Sole": "plumbline.contract.wire.shapes",
+    "one_kind_of_array": "plumbline.contract.wire.shapes",
 }
 
 
@@ -318,7 +318,7 @@ def _docstring(schema: Json) -> str:
 
 def _imports(body: str) -> list[str]:
     lines = []
-    for module in ("typing", "msgspec", "plumbline.wire.shapes"):
+    for module in ("typing", "msgspec", "plumbline.contract.wire.shapes"):
         names = [n for n, home in HOMES.items() if home == module and re.search(rf"\b{n}\b", body)]
         if names:
             lines.append(f"from {module} import {', '.join(names)}")

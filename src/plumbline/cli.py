@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 if arguments.command != "verify":
                     return run_command(arguments)
-                from plumbline.dialects.raw_text import raw_text_reader
+                from plumbline.answer.dialects.raw_text import raw_text_reader
 
                 return run_command(arguments, raw_text_reader)
 
@@ -195,7 +195,7 @@ def _serve(arguments: dict[str, Any]) -> int:
 
     try:
         from plumbline.server.start.run import run
-        from plumbline.store.open import default_url
+        from plumbline.server.store.open import default_url
     except ModuleNotFoundError as error:
         print(f"plumbline serve needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2

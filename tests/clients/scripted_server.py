@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store

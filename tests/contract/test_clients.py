@@ -12,10 +12,10 @@ from schemathesis import GenerationMode
 from support.contract import CONTRACT, EXAMPLES
 from support.contract_types import TYPES
 
-from plumbline._generated import OPERATIONS
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.wire.decode import decode
+from plumbline.contract._generated import OPERATIONS
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)

@@ -15,7 +15,7 @@ from support.contract import CONTRACT
 from generate import __main__ as generator
 from generate import bundle, upstream
 from generate.__main__ import main, outputs
-from plumbline._generated import CONTRACT_DIGEST, OPERATIONS
+from plumbline.contract._generated import CONTRACT_DIGEST, OPERATIONS
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 SOURCES = [

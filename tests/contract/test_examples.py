@@ -14,8 +14,8 @@ from support.contract import EXAMPLES as SAMPLES
 from support.contract_types import TYPES
 
 from generate.operations import operations
-from plumbline._generated import OPERATIONS
-from plumbline.wire.decode import decode, encode
+from plumbline.contract._generated import OPERATIONS
+from plumbline.contract.wire.decode import decode, encode
 
 EXAMPLES = [(name, index) for name, found in SAMPLES.items() for index in range(len(found))]
 EVENTS = {

@@ -12,16 +12,16 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.testing import TestClient
 
-from plumbline._generated import OPERATIONS
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.models import Model
-from plumbline._generated.routes import ROUTE_HANDLERS
-from plumbline._generated.service import Service
-from plumbline.wire import sse
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError, envelope, from_status
-from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
+from plumbline.contract._generated import OPERATIONS
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.models import Model
+from plumbline.contract._generated.routes import ROUTE_HANDLERS
+from plumbline.contract._generated.service import Service
+from plumbline.contract.wire import sse
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import ApiError, envelope, from_status
+from plumbline.contract.wire.reply import EventReply, JsonReply, RawReply, Reply
 
 MINIMAL: dict[str, dict[str, Any]] = {
     "createChatCompletion": {"model": "m", "messages": [{"role": "user", "content": "Hello"}]},

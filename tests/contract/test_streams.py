@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from support.contract import CONTRACT, EXAMPLES
 
-from plumbline.wire import sse
+from plumbline.contract.wire import sse
 
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)
 CHUNKS = EXAMPLES["CreateChatCompletionStreamResponse"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.parsing.dialects import cut
 
-from plumbline.dialects.answer_regions import answer_regions
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.text.stop import AnswerStopChecker
+from plumbline.answer.dialects.answer_regions import answer_regions
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.text.stop import AnswerStopChecker
 
 TOOLS = {"get": {"type": "object", "properties": {"city": {"type": "string"}}}}
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Paris"}}\n</tool_call>'

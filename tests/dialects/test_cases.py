@@ -10,10 +10,10 @@ import pytest
 from support.about import about
 from support.parsing.dialects import Dialect, fold
 
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect, Utterance
-from plumbline.events import OutputEvent, TextDelta, ToolCallStart
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
+from plumbline.answer.events import OutputEvent, TextDelta, ToolCallStart
 
 _FOLDER = Path(__file__).parent / "cases"
 _FILES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(_FOLDER.glob("*.json"))}

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from support.parsing.folding import fold
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import (
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import (
     REASONING_DIALECTS,
     TOOL_DIALECTS,
     UnknownDialectError,
     choose,
     matching,
 )
-from plumbline.dialects.variant import EXAMPLE, SCHEMA
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.variant import EXAMPLE, SCHEMA
+from plumbline.answer.events import TextDelta
 
 _TEMPLATES = {
     path.stem: path.read_text("utf-8") for path in (Path(__file__).parent / "templates").glob("*.jinja")

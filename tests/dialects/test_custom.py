@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.parsing.folding import cut
 
-from plumbline.dialects.parsers.custom_tools import CustomCalls, InputReader
-from plumbline.events import OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from plumbline.answer.dialects.parsers.custom_tools import CustomCalls, InputReader
+from plumbline.answer.events import OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ['a"b\\c\n', "😀é€", "\\u0041", "\x00\x7f"]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.parsing.dialects import Dialect, Folded, cut, fold
 
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.events import TextDelta
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

@@ -20,14 +20,14 @@ from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments
 from support.parsing.dialects import Dialect, Folded, cut, fold
 from support.parsing.tag_defects import elements, tags
 
-from plumbline.dialects.formats.json_calls import KeyedJson
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect
-from plumbline.dialects.streams.json_scanner import JsonScanner
-from plumbline.dialects.streams.json_stream import readable_object
-from plumbline.events import FinishReason, TextDelta
+from plumbline.answer.dialects.formats.json_calls import KeyedJson
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.dialects.streams.json_scanner import JsonScanner
+from plumbline.answer.dialects.streams.json_stream import readable_object
+from plumbline.answer.events import FinishReason, TextDelta
 
 DIALECTS = [tool for tool in dict.fromkeys(TOOL_DIALECTS.values()) if not tool.messages]
 

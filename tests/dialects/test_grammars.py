@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.lark import Language
 
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call, CallFormat
-from plumbline.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call, CallFormat
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

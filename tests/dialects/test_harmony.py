@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from tests.support.parsing.folding import Folded, cut, parse
 
-from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.events import FinishReason
+from plumbline.answer.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.events import FinishReason
 
 laws = settings(max_examples=EXPLORED or 40)
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.parsing.dialects import Dialect, cut, fold
 from support.parsing.plans import sizes
 
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.events import TextDelta
 
 _DIALECT = Dialect(TOOL_DIALECTS["generic_json"], None)
 _TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('"\\{}\n é🎉'))

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.thinking_control import ThinkingControl
-from plumbline.events import TextDelta, ToolCallStart
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame, ModelDialect
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.thinking_control import ThinkingControl
+from plumbline.answer.events import TextDelta, ToolCallStart
 
 
 class Vocabulary:

@@ -13,14 +13,14 @@ from support.parsing.response_templates import JSON_CALLS, TAGGED_CALLS
 from tests.support.parsing.folding import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.parsers.delimiters import Delimiters, Found
-from plumbline.dialects.parsers.response_template import (
+from plumbline.answer.dialects.parsers.delimiters import Delimiters, Found
+from plumbline.answer.dialects.parsers.response_template import (
     BadResponseTemplateError,
     ResponseTemplate,
     ResponseTemplateParser,
 )
-from plumbline.dialects.registry import UnknownDialectError, choose
-from plumbline.events import FinishReason, TextDelta
+from plumbline.answer.dialects.registry import UnknownDialectError, choose
+from plumbline.answer.events import FinishReason, TextDelta
 
 laws = settings(max_examples=EXPLORED or 40)
 TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}

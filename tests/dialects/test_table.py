@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "explanation" / "dialects.md").read_text("utf-8").splitlines()
 

@@ -10,17 +10,17 @@ import pytest
 from support.models import byte_level
 from support.parsing.folding import fold
 
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.spec.dialect import ToolDialect
-from plumbline.dialects.spec.markers import Markers
-from plumbline.dialects.variant import EXAMPLE
-from plumbline.events import TextDelta
-from plumbline.text.render import Renderer
-from plumbline.text.shown_call import shown_call
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+from plumbline.answer.dialects.parsers.marker_parser import MarkerParser
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
+from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.dialects.variant import EXAMPLE
+from plumbline.answer.events import TextDelta
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.shown_call import shown_call
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolCall
 
 _TESTS = Path(__file__).parent.parent
 TEMPLATES = {

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from support.parsing.dialects import Dialect, cut, fold
 
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.events import TextDelta
 
 TEXT = {"type": "string"}
 TOOLS: dict[str, Any] = {

@@ -24,14 +24,14 @@ sys.path[:0] = [str(ROOT / "conformance/reference_parsers"), str(ROOT / "src")]
 from peers import Message, Peer, peers  # noqa: E402
 from plumbline_messages import content_message, full_message, reasoning_message  # noqa: E402
 
-from plumbline.dialects.build import build_dialect  # noqa: E402
-from plumbline.dialects.model_dialect import AnswerFrame  # noqa: E402
-from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice  # noqa: E402
-from plumbline.dialects.spec.call_format import Call  # noqa: E402
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
-from plumbline.dialects.spec.markers import Markers  # noqa: E402
-from plumbline.events import TextDelta  # noqa: E402
+from plumbline.answer.dialects.build import build_dialect  # noqa: E402
+from plumbline.answer.dialects.model_dialect import AnswerFrame  # noqa: E402
+from plumbline.answer.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice  # noqa: E402
+from plumbline.answer.dialects.spec.call_format import Call  # noqa: E402
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.answer.dialects.spec.markers import Markers  # noqa: E402
+from plumbline.answer.events import TextDelta  # noqa: E402
 
 GENERATED = 6
 MODES = ("whole", "streamed")

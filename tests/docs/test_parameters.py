@@ -19,8 +19,8 @@ from support.servers.asgi import serving
 
 from generate import bundle, parameters
 from generate.parameters import EFFECTS, effect_of, fields
-from plumbline._generated import OPERATIONS
-from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.contract._generated import OPERATIONS
+from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 EFFECT = bundle.load(EFFECTS)

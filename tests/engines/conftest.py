@@ -16,7 +16,7 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner, NullRunner
-from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
+from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from plumbline_kernels.cpu.library import load
 
 VOCAB = 96

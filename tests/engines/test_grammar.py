@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.base.workers.pool import Bounds
 from plumbline.engines.constraints.grammar import (
     CompilersBusyError,
     GrammarError,
@@ -25,8 +26,7 @@ from plumbline.engines.constraints.grammar import (
     num_words,
 )
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
-from plumbline.engines.port import ThinkingBudget
-from plumbline.workers.pool import Bounds
+from plumbline.port.engine import ThinkingBudget
 
 from .conftest import COMPILER, ENDS, EOS, TOKENS, VOCAB, VOCABULARY, Driver, encode, matcher
 

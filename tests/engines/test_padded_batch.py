@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from plumbline.engines.constraints.grammar import Matcher
-from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams
 from plumbline.engines.transformers.core import TransformersCore
+from plumbline.port.engine import EngineInfo, GenerateRequest, SamplingParams
 
 VOCAB, LIMIT = 120, 96
 SIZES = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

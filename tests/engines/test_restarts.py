@@ -18,7 +18,7 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import EngineClosedError, TokenChunk
+from plumbline.port.engine import EngineClosedError, TokenChunk
 
 from .test_threaded import collect, request, run, running, until
 

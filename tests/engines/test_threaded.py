@@ -15,7 +15,8 @@ from support.models import hold_steps
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import (
+from plumbline.engines.threaded import engine as threaded
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
@@ -23,7 +24,6 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engines.threaded import engine as threaded
 
 from .conftest import EOS, config
 

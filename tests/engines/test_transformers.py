@@ -20,7 +20,10 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import load_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import (
+from plumbline.engines.threaded import engine as threaded
+from plumbline.engines.transformers.engine import TransformersEngine
+from plumbline.engines.transformers.loading import TransformersError
+from plumbline.port.engine import (
     Dry,
     EngineClosedError,
     EngineFullError,
@@ -31,9 +34,6 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engines.threaded import engine as threaded
-from plumbline.engines.transformers.engine import TransformersEngine
-from plumbline.engines.transformers.loading import TransformersError
 
 VOCAB, EOS, LIMIT = 120, 3, 96
 torch.set_num_threads(1)

@@ -18,9 +18,9 @@ from support.laws import EXPLORED
 
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 from plumbline.engines.threaded.request_core import RequestCore
+from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams
 
 from .conftest import config, tiny_model
 from .llama_cpp.checking_cache import make_cache

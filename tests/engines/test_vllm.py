@@ -12,8 +12,8 @@ from support.weights.engines import ENGINES, Answer, prompts, started
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from plumbline.engines.port import EngineClosedError, RefusedRequestError, SamplerChain
 from plumbline.engines.vllm.configuration import VllmError, read_options
+from plumbline.port.engine import EngineClosedError, RefusedRequestError, SamplerChain
 
 KIND = next(kind for kind in ENGINES if kind.name == "vllm")
 

@@ -14,11 +14,11 @@ from support.servers.asgi import Answer, Server, serving
 from support.servers.recovery import recovering
 from support.servers.shelf import text
 
+from plumbline.answer.text.render import Renderer
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.request import RequestState
-from plumbline.text.render import Renderer
 
 _MARK = 37
 """The `max_tokens` of the request that the fault is about."""

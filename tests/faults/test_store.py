@@ -22,8 +22,8 @@ from support.servers.asgi import Server, serving
 from support.servers.recovery import recovering
 from support.stores.postgres import PostgresServer, running_postgres
 
-from plumbline.store.open import open_store
-from plumbline.store.sql.database import Database
+from plumbline.server.store.open import open_store
+from plumbline.server.store.sql.database import Database
 
 CHAT = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 RESPONSE = {"model": "test-model", "input": "hi"}

@@ -21,6 +21,10 @@ import pytest
 from structured_output.corpus import CASES
 from structured_output.generated import sample
 
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.gbnf import to_lark
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import (
     CompilersBusyError,
     GrammarError,
@@ -30,10 +34,6 @@ from plumbline.engines.constraints.grammar import (
 )
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.gbnf import to_lark
-from plumbline.text.tokenizer import TextTokenizer
 
 from .damage import damaged, damaged_json, explore
 

@@ -25,15 +25,15 @@ from support.weights.model_families import CASES, SMALL
 from support.weights.tokenizers import KINDS, reference
 from support.weights.vision import picture, vision_files
 
+from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 from plumbline.engines.adapters import adapter_rank, read_config
 from plumbline.engines.native.models import UnsupportedModelError, WeightsError
 from plumbline.engines.native.models.adapters.config import AdapterConfig, AdapterError
 from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.vision import read_preparation, read_vision
-from plumbline.engines.port import RefusedRequestError
+from plumbline.port.engine import RefusedRequestError
 from plumbline.server.loading.model_files import named_files
-from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 
 from .damage import damaged, damaged_json, explore
 

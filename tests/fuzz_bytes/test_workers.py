@@ -18,15 +18,15 @@ import msgspec
 import pytest
 from PIL import Image
 
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates import workers
+from plumbline.answer.text.templates.template import TemplateError, TemplateSpec
+from plumbline.answer.text.templates.workers import TemplateWorkers
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.turn import TextPrompt
+from plumbline.base.workers.pool import Bounds, WorkerError, WorkerPool
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
-from plumbline.text.render import Renderer
-from plumbline.text.templates import workers
-from plumbline.text.templates.template import TemplateError, TemplateSpec
-from plumbline.text.templates.workers import TemplateWorkers
-from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import TextPrompt
-from plumbline.workers.pool import Bounds, WorkerError, WorkerPool
 
 from .damage import damaged, damaged_json, explore
 

@@ -39,7 +39,7 @@ def lasting(pid: int) -> tuple[int, ...]:
 def _is_worker(pid: int) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"plumbline.workers.process" in command or b"judge_worker" in command
+        return b"plumbline.base.workers.process" in command or b"judge_worker" in command
     except OSError:
         return True
 

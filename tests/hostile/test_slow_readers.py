@@ -12,8 +12,8 @@ import pytest
 from support.models import TOKENIZER, scripted, scripted_info, served
 from support.servers.live import Live, live
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.settings import Settings
 
 TOKENS = 100_000

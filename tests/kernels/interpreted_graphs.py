@@ -24,7 +24,7 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.graphs import Capture
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.port.engine import GenerateRequest, SamplingParams
 from plumbline_kernels import _backend
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"

@@ -12,7 +12,7 @@ from support.laws import FEW_EXAMPLES, some
 from support.parsing.dialects import DIALECTS, Dialect, cut, fold
 from support.parsing.plans import Plan, plans, sizes
 
-from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
+from plumbline.answer.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 
 laws = settings(max_examples=FEW_EXAMPLES)
 

@@ -40,12 +40,12 @@ from support.parsing.soup import (
     words,
 )
 
-from plumbline.dialects.formats.elements import ElementCall
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.dialects.spec.markers import Markers
-from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
+from plumbline.answer.dialects.formats.elements import ElementCall
+from plumbline.answer.dialects.formats.tagged import TaggedCall
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 
 laws = settings(max_examples=EXAMPLES)
 few = settings(max_examples=FEW_EXAMPLES)

@@ -17,9 +17,9 @@ from support.parsing.plans import NAMES, sizes
 from support.parsing.response_templates import TEMPLATES, Template
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.events import TextDelta
 
 laws = settings(max_examples=EXPLORED or 40)
 CALLING = [template for template in TEMPLATES if template.has_calls]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.messages.reader import read_message
-from plumbline.turn import ChatPrompt, Turn
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
+from plumbline.answer.turn import ChatPrompt, Turn
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.messages.reader import read_message
 
 Json = dict[str, Any]
 SEALER = Sealer("a secret")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from support.models import TOKENIZER
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.protocols.chat.reader import read_chat
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.completions.reader import read_completion
-from plumbline.protocols.responses.reader import read_response
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.chat.reader import read_chat
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.completions.reader import read_completion
+from plumbline.server.protocols.responses.reader import read_response
 
 __all__ = ["DEFAULTS", "FLAT_TOOL", "MINIMAL", "ROOTS", "TOOL", "USER", "read", "refusal"]
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.items import InputItem
-from plumbline.events import ToolCallStart
-from plumbline.protocols.responses.client_tools.calls import CLIENT_CALLS
-from plumbline.protocols.responses.client_tools.history import call_arguments, call_name
-from plumbline.protocols.responses.items import CallItem, ItemStatus
-from plumbline.wire.decode import encode
+from plumbline.answer.events import ToolCallStart
+from plumbline.contract._generated.items import InputItem
+from plumbline.contract.wire.decode import encode
+from plumbline.server.protocols.responses.client_tools.calls import CLIENT_CALLS
+from plumbline.server.protocols.responses.client_tools.history import call_arguments, call_name
+from plumbline.server.protocols.responses.items import CallItem, ItemStatus
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 NUMBER = st.none() | st.integers(0, 2**31)

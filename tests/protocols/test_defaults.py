@@ -14,15 +14,15 @@ from gguf.constants import Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.engines.port import SamplingParams
-from plumbline.protocols.common.sampling.defaults import (
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.port.engine import SamplingParams
+from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
     Defaults,
     defaults_of_config,
     defaults_of_gguf,
 )
-from plumbline.protocols.common.sampling.parameters import read_sampling
+from plumbline.server.protocols.common.sampling.parameters import read_sampling
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "temp": st.sampled_from([0.0, 0.25, 0.5, 1.5]),

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from support.judges import fold_response
 from support.parsing.answers import answers
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.responses import CreateResponse, Response
-from plumbline.events import OutputEvent
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.responses.event_log import EventLog, Failure, begun, replayed, written
-from plumbline.protocols.responses.identity import Fresh, Repeated
-from plumbline.protocols.responses.initial_response import initial_response
-from plumbline.protocols.responses.reader import Context, read_response
-from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError, server_error
+from plumbline.answer.events import OutputEvent
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract._generated.responses import CreateResponse, Response
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError, server_error
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.responses.event_log import EventLog, Failure, begun, replayed, written
+from plumbline.server.protocols.responses.identity import Fresh, Repeated
+from plumbline.server.protocols.responses.initial_response import initial_response
+from plumbline.server.protocols.responses.reader import Context, read_response
+from plumbline.server.protocols.responses.writer import CANCELLED, ResponsesWriter
 
 DEFAULTS = Defaults(vocab_size=100)
 WEATHER = {"type": "function", "name": "ather", "parameters": {}}

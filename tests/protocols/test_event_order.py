@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.events import (
+from plumbline.answer.events import (
     ApprovalNeeded,
     Finish,
     OutputEvent,
@@ -32,11 +32,11 @@ from plumbline.events import (
     ToolsListing,
     Usage,
 )
-from plumbline.protocols.responses.compaction import Compacted
-from plumbline.protocols.responses.event_order import EVENT_ORDER, StepError, transition
-from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
-from plumbline.remote_tools import RemoteError, RemoteTool
-from plumbline.wire.errors import server_error
+from plumbline.answer.remote_tools import RemoteError, RemoteTool
+from plumbline.contract.wire.errors import server_error
+from plumbline.server.protocols.responses.compaction import Compacted
+from plumbline.server.protocols.responses.event_order import EVENT_ORDER, StepError, transition
+from plumbline.server.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
 
 from .test_writers import answers, as_json, response_writer
 

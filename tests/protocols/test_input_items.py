@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumbline._generated.responses import TokenCountsBody
-from plumbline.protocols.responses.reader import read_response_prompt
-from plumbline.turn import Message, ToolCall
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
+from plumbline.answer.turn import Message, ToolCall
+from plumbline.contract._generated.responses import TokenCountsBody
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.responses.reader import read_response_prompt
 
 from .minimal_requests import FLAT_TOOL, USER, read, refusal
 

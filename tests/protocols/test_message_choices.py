@@ -10,13 +10,13 @@ from anthropic.types.beta.message_create_params import MessageCreateParamsBase a
 from anthropic.types.message_create_params import MessageCreateParamsBase as MessageCreateParams
 from support.judges import valid
 
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.messages.reader import _REFUSED, read_message
-from plumbline.turn import ChatPrompt
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.error_forms import message_error
-from plumbline.wire.errors import ApiError
+from plumbline.answer.turn import ChatPrompt
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.error_forms import message_error
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.messages.reader import _REFUSED, read_message
 
 from .message_requests import (
     BODY,

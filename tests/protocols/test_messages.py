@@ -17,8 +17,7 @@ from support.judges import valid
 from support.parsing.answers import answers
 from support.strategies import texts
 
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline.events import (
+from plumbline.answer.events import (
     Finish,
     OutputEvent,
     Progress,
@@ -28,9 +27,10 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.messages.partial_json import parse_partial_object
-from plumbline.protocols.messages.writer import MessageWriter
-from plumbline.wire.decode import decode, encode
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.server.protocols.messages.partial_json import parse_partial_object
+from plumbline.server.protocols.messages.writer import MessageWriter
 
 from .message_requests import (
     BODY,

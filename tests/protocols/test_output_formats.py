@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.protocols.common.output_formats import read_format
-from plumbline.structured_output.strict_subset import strict_violation
-from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
-from plumbline.wire.decode import decode, encode
+from plumbline.answer.structured_output.strict_subset import strict_violation
+from plumbline.answer.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.server.protocols.common.output_formats import read_format
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}

@@ -16,11 +16,11 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from support.about import about
 from support.models import TOKENIZER
 
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
-from plumbline.wire.names.spellings import SPELLINGS
+from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.names.spellings import SPELLINGS
+from plumbline.server.protocols.common.sampling.parameters import Defaults
 
 from .minimal_requests import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refusal
 

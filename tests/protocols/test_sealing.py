@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.protocols.common.sealing import MAX_SEALED, Sealer, UnsealError
+from plumbline.server.protocols.common.sealing import MAX_SEALED, Sealer, UnsealError
 
 SEALER = Sealer("a secret of the server")
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from support.judges import valid
 from support.strategies import texts
 
-from plumbline._generated.items import InputItem
-from plumbline.protocols.responses.input import read_input
-from plumbline.protocols.responses.stored_items import (
+from plumbline.answer.turn import Message
+from plumbline.contract._generated.items import InputItem
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.responses.input import read_input
+from plumbline.server.protocols.responses.stored_items import (
     as_context,
     referenced_ids,
     resolve_references,
     stored_input,
 )
-from plumbline.turn import Message
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError
 
 ids = st.one_of(st.none(), st.sampled_from(["msg_1", "x"]), st.text("abc_1", min_size=1, max_size=9))
 statuses = st.sampled_from(["completed", "in_progress"])

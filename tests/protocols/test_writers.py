@@ -28,10 +28,7 @@ from support.models import TOKENIZER
 from support.parsing.answers import answers, text_deltas, usages
 from support.strategies import texts
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.events import (
+from plumbline.answer.events import (
     Finish,
     OutputEvent,
     Progress,
@@ -41,17 +38,20 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.chat.writer import ChatWriter
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.completions.reader import read_completion
-from plumbline.protocols.completions.writer import CompletionWriter, PromptText
-from plumbline.protocols.responses.identity import Fresh
-from plumbline.protocols.responses.initial_response import initial_response
-from plumbline.protocols.responses.reader import read_response
-from plumbline.protocols.responses.writer import ResponsesWriter
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import rate_limited, server_error
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import rate_limited, server_error
+from plumbline.server.protocols.chat.writer import ChatWriter
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.completions.reader import read_completion
+from plumbline.server.protocols.completions.writer import CompletionWriter, PromptText
+from plumbline.server.protocols.responses.identity import Fresh
+from plumbline.server.protocols.responses.initial_response import initial_response
+from plumbline.server.protocols.responses.reader import read_response
+from plumbline.server.protocols.responses.writer import ResponsesWriter
 
 DEFAULTS = Defaults(vocab_size=TOKENIZER.vocab_size)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline.turn import Message, Tool, ToolCall
+from plumbline.answer.turn import Message, Tool, ToolCall
 
 __all__ = ["PROBES", "QUESTION", "RESULTS", "TOOLS", "Probe", "ResultProbe", "called"]
 

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from support.models import byte_level
 from support.parsing.folding import fold
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.registry import DialectChoice, choose
-from plumbline.events import TextDelta
-from plumbline.text.render import Renderer
-from plumbline.text.shown_call import shown_call
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import Message, Tool
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.registry import DialectChoice, choose
+from plumbline.answer.events import TextDelta
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.shown_call import shown_call
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import Message, Tool
 from real_templates.probes import PROBES, QUESTION, RESULTS, TOOLS, Probe, ResultProbe, called
 from real_templates.report import Difference, Report
 from real_templates.thinking import thinking_of

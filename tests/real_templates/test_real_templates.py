@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import CHATML
 
-from plumbline.dialects.registry import choose
+from plumbline.answer.dialects.registry import choose
 from real_templates.__main__ import main
 from real_templates.exceptions import EVERY_CALL, EXCEPTIONS, Exemption, unexplained, unused
 from real_templates.probes import PROBES, QUESTION, RESULTS

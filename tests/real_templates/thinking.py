@@ -7,13 +7,13 @@ import re
 from jinja2 import meta
 from support.models import byte_level
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import DialectChoice
-from plumbline.text.render import Renderer
-from plumbline.text.templates.sandbox import template_environment
-from plumbline.text.templates.template import TemplateError
-from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import Message, Tool
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import DialectChoice
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.sandbox import template_environment
+from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.turn import Message, Tool
 from real_templates.probes import QUESTION
 from real_templates.report import Difference
 from real_templates.turns import prompt_text

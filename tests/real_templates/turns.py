@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
-from plumbline.dialects.model_dialect import ThinkingState
-from plumbline.dialects.registry import DialectChoice
-from plumbline.dialects.spec.markers import Markers
-from plumbline.text.render import Renderer
-from plumbline.turn import ChatPrompt, Message
+from plumbline.answer.dialects.model_dialect import ThinkingState
+from plumbline.answer.dialects.registry import DialectChoice
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.turn import ChatPrompt, Message
 
 __all__ = ["AssistantTurn", "assistant_turn", "prompt_text"]
 

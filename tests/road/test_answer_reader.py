@@ -21,17 +21,17 @@ from support.laws import EXAMPLES
 from support.models import EOS, TOKENIZER
 from support.parsing.dialects import Folded, fold
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.kinds.plain import PLAIN
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.registry import choose
-from plumbline.engines.port import SamplingParams, TokenChunk
-from plumbline.events import Finish, OutputEvent, TextDelta
-from plumbline.road.answer_reader import AnswerReader
-from plumbline.road.errors import AbortedError, ConstraintFailedError, GenerationError
-from plumbline.road.prepare import PreparedTurn
-from plumbline.structured_output.constraints import Constraint
-from plumbline.turn import ChatPrompt, Message, TextPrompt, Tool, ToolChoice, Turn
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.kinds.plain import PLAIN
+from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.registry import choose
+from plumbline.answer.events import Finish, OutputEvent, TextDelta
+from plumbline.answer.road.answer_reader import AnswerReader
+from plumbline.answer.road.errors import AbortedError, ConstraintFailedError, GenerationError
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.structured_output.constraints import Constraint
+from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, Tool, ToolChoice, Turn
+from plumbline.port.engine import SamplingParams, TokenChunk
 
 HERMES = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'

@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import scripted_info
 
-from plumbline.dialects.kinds.plain import PLAIN
-from plumbline.engines.port import GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from plumbline.answer.dialects.kinds.plain import PLAIN
+from plumbline.answer.road.beam_search import Beam, search_beams
+from plumbline.answer.road.errors import GenerationError
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.structured_output.constraints import Constraint
+from plumbline.answer.turn import TokenPrompt, Turn
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.road.beam_search import Beam, search_beams
-from plumbline.road.errors import GenerationError
-from plumbline.road.prepare import PreparedTurn
-from plumbline.structured_output.constraints import Constraint
-from plumbline.turn import TokenPrompt, Turn
+from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 
 VOCAB, END = 4, 3
 PROMPT = (0, 2)

@@ -21,18 +21,16 @@ from support.models import (
     until,
 )
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import choose
-from plumbline.engines.port import GenerateRequest, SamplingParams, TokenChunk
-from plumbline.engines.scripted import ScriptedEngine
-from plumbline.events import Finish, TextDelta
-from plumbline.road.errors import EmptyPromptError, PromptTooLongError
-from plumbline.road.merge import merge
-from plumbline.road.phases import Phases
-from plumbline.road.road import Road
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.render import Renderer
-from plumbline.turn import (
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import choose
+from plumbline.answer.events import Finish, TextDelta
+from plumbline.answer.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.answer.road.merge import merge
+from plumbline.answer.road.phases import Phases
+from plumbline.answer.road.road import Road
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.turn import (
     ChatPrompt,
     Message,
     Prompt,
@@ -43,6 +41,8 @@ from plumbline.turn import (
     ToolChoice,
     Turn,
 )
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk
 
 
 def turn(*messages: Message, **changes: object) -> Turn:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.models import TOKENIZER
 
-from plumbline.engines.port import Dry, RefusedRequestError, SamplerChain, SamplingParams
-from plumbline.road.token_rules import TokenRules
-from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import TextPrompt, Turn
+from plumbline.answer.road.token_rules import TokenRules
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.turn import TextPrompt, Turn
+from plumbline.port.engine import Dry, RefusedRequestError, SamplerChain, SamplingParams
 
 
 def test_breakers_are_the_tokens_with_their_text_and_the_sequences_that_spell_them() -> None:

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.parsing.dialects import fold
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.events import TextDelta
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.turn import ChatPrompt, Message, Tool
 from plumbline.scripted_model import vocabulary
 from plumbline.scripted_model.scripts import (
     CONTROL,
@@ -27,10 +31,6 @@ from plumbline.scripted_model.scripts import (
     load,
 )
 from plumbline.scripted_model.training import prompt_ids
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Message, Tool
 
 SET = load(DEFAULT)
 TOKENIZER = vocabulary.build(SET)

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 from support.stores.postgres import PostgresServer, running_postgres
 
-from plumbline.store.interface import Store
-from plumbline.store.open import open_store
-from plumbline.store.sql.sweep import Retention
+from plumbline.server.store.interface import Store
+from plumbline.server.store.open import open_store
+from plumbline.server.store.sql.sweep import Retention
 
 _numbers = itertools.count()
 

@@ -9,15 +9,15 @@ import re
 import sys
 from collections.abc import Iterator
 
-from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
+from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from plumbline.server.start.listener import listener
-from plumbline.text.tokenizer import TextTokenizer
 
 TOKENIZER = TextTokenizer.from_folder(MODEL_DIR)
 EOS = TOKENIZER.added["<|im_end|>"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.stores.postgres import PostgresServer
 from support.stores.store_records import record
 
-from plumbline.store.open import open_store
+from plumbline.server.store.open import open_store
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "operate.md").read_text("utf-8")
 

@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy as sa
 from support.stores.store_records import record
 
-from plumbline.store.records import Renewed, ResponseRecord
-from plumbline.store.sql.database import Database
-from plumbline.store.sql.lease_rows import SURE_SECONDS, Expired
-from plumbline.store.sql.response_rows import LEASE_SECONDS
+from plumbline.server.store.records import Renewed, ResponseRecord
+from plumbline.server.store.sql.database import Database
+from plumbline.server.store.sql.lease_rows import SURE_SECONDS, Expired
+from plumbline.server.store.sql.response_rows import LEASE_SECONDS
 
 from .conftest import opened
 
@@ -29,15 +29,15 @@ START = 1_795_000_000.0
 LOOK = 1.0
 """Seconds between two renewals, and between two looks for what was abandoned."""
 SHOWN = {
-    "plumbline/protocols/common/ids.py": "`created_at` of answers",
+    "plumbline/server/protocols/common/ids.py": "`created_at` of answers",
     "plumbline/server/loading/model.py": "`created` of a model",
     "plumbline/server/observe/recent.py": "the page shows when a request came",
     "plumbline/server/observe/traces.py": "times of spans, from one reading for each request",
-    "plumbline/store/sql/response_rows.py": "which of two records with one item is the newer one",
-    "plumbline/store/sql/rows.py": "when a record was used; those of weeks ago are deleted",
-    "plumbline/text/prompts/harmony.py": "the date in a prompt",
-    "plumbline/text/templates/sandbox.py": "the date in a prompt",
-    "plumbline/text/templates/template.py": "the date in a prompt",
+    "plumbline/server/store/sql/response_rows.py": "which of two records with one item is the newer one",
+    "plumbline/server/store/sql/rows.py": "when a record was used; those of weeks ago are deleted",
+    "plumbline/answer/text/prompts/harmony.py": "the date in a prompt",
+    "plumbline/answer/text/templates/sandbox.py": "the date in a prompt",
+    "plumbline/answer/text/templates/template.py": "the date in a prompt",
 }
 """The modules that may read a clock that can be set, and why a step of it costs no more than itself."""
 _SETTABLE = re.compile(r"\b(time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow)|date\.today)\(")

@@ -20,14 +20,14 @@ import pytest
 from support.servers.silent_proxy import SilentProxy, silent_proxy
 from support.stores.store_records import record
 
-from plumbline.server.claims.names import LocalClaims
+from plumbline.server.limits.claims.names import LocalClaims
 from plumbline.server.limits.draining import Draining
 from plumbline.server.responses import leases
 from plumbline.server.responses.background import BackgroundRuns
-from plumbline.store.interface import Store, StoreUnavailableError
-from plumbline.store.open import open_store
-from plumbline.store.records import Renewed
-from plumbline.store.sql import database, lease_rows, response_rows
+from plumbline.server.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.open import open_store
+from plumbline.server.store.records import Renewed
+from plumbline.server.store.sql import database, lease_rows, response_rows
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from plumbline.store.open import open_store
-from plumbline.store.sql.sql_store import SqlStore
-from plumbline.store.sql.tables import responses
+from plumbline.server.store.open import open_store
+from plumbline.server.store.sql.sql_store import SqlStore
+from plumbline.server.store.sql.tables import responses
 
 from .writing_child import record as written
 

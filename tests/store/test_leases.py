@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from support.stores.store_records import chat, record
 
-from plumbline.store.interface import (
+from plumbline.server.store.interface import (
     Store,
     StoreUnavailableError,
 )
-from plumbline.store.records import ConversationRecord, Renewed, ResponseRecord
-from plumbline.store.sql import lease_rows
-from plumbline.store.sql.tables import conversations, responses
+from plumbline.server.store.records import ConversationRecord, Renewed, ResponseRecord
+from plumbline.server.store.sql import lease_rows
+from plumbline.server.store.sql.tables import conversations, responses
 
 from .conftest import opened
 

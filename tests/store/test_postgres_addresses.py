@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.stores.postgres import PostgresServer
 from support.stores.store_records import record
 
-from plumbline.store.interface import StoreUnavailableError
-from plumbline.store.open import BadStoreUrlError, open_store
-from plumbline.store.sql.postgres_address import BadAddressError, PostgresAddress
+from plumbline.server.store.interface import StoreUnavailableError
+from plumbline.server.store.open import BadStoreUrlError, open_store
+from plumbline.server.store.sql.postgres_address import BadAddressError, PostgresAddress
 
 PASSWORD = "hidden"
 HONOURED = {

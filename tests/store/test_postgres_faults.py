@@ -8,8 +8,8 @@ import pytest
 from support.stores.postgres import PostgresServer
 from support.stores.store_records import record
 
-from plumbline.store.interface import Store, StoreUnavailableError
-from plumbline.store.open import open_store
+from plumbline.server.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.open import open_store
 
 
 async def test_what_was_acknowledged_survives_a_crash_of_the_server(

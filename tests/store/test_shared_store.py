@@ -18,9 +18,9 @@ from support.models import scripted, served, text_chunks
 from support.servers.asgi import Answer, Exchange, Server, read_events, serving
 from support.stores.postgres import PostgresServer
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.responses import followers, leases
-from plumbline.store.sql import lease_rows, response_rows
+from plumbline.server.store.sql import lease_rows, response_rows
 
 RESPONSES = "/v1/responses"
 TEXT = "one two three four five six seven eight nine ten " * 3

@@ -14,16 +14,16 @@ import pytest
 import sqlalchemy as sa
 from support.stores.store_records import chat, item, record
 
-from plumbline.store.interface import (
+from plumbline.server.store.interface import (
     StoreFullError,
     TooLargeError,
     UnknownCursorError,
 )
-from plumbline.store.open import BadStoreUrlError, open_store
-from plumbline.store.records import ConversationRecord, ItemRecord, Page
-from plumbline.store.sql import response_rows
-from plumbline.store.sql.sweep import Retention
-from plumbline.store.sql.tables import event_parts
+from plumbline.server.store.open import BadStoreUrlError, open_store
+from plumbline.server.store.records import ConversationRecord, ItemRecord, Page
+from plumbline.server.store.sql import response_rows
+from plumbline.server.store.sql.sweep import Retention
+from plumbline.server.store.sql.tables import event_parts
 
 from .conftest import opened
 

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.stores.store_records import record
 
-from plumbline.store.interface import StoreUnavailableError
-from plumbline.store.open import open_store
-from plumbline.store.sql import failures
-from plumbline.store.sql.sql_store import SqlStore
-from plumbline.store.sql.sweep import Retention
+from plumbline.server.store.interface import StoreUnavailableError
+from plumbline.server.store.open import open_store
+from plumbline.server.store.sql import failures
+from plumbline.server.store.sql.sql_store import SqlStore
+from plumbline.server.store.sql.sweep import Retention
 
 _LOCK = """
 import sqlite3, sys

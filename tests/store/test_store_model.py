@@ -21,12 +21,12 @@ from support.laws import EXPLORED
 from support.stores.store_model import StoreModel
 from support.stores.store_records import chat, item, record
 
-from plumbline.store.interface import TooLargeError
-from plumbline.store.open import open_store
-from plumbline.store.records import UNFINISHED, ConversationRecord
-from plumbline.store.sql import tables
-from plumbline.store.sql.sql_store import SqlStore
-from plumbline.store.sql.sweep import Retention
+from plumbline.server.store.interface import TooLargeError
+from plumbline.server.store.open import open_store
+from plumbline.server.store.records import UNFINISHED, ConversationRecord
+from plumbline.server.store.sql import tables
+from plumbline.server.store.sql.sql_store import SqlStore
+from plumbline.server.store.sql.sweep import Retention
 
 OWNERS = st.sampled_from(["a", "b"])
 NUMBERS = st.integers(0, 3)

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from plumbline.store.open import open_store
-from plumbline.store.records import ConversationRecord, ItemRecord
-from plumbline.store.sql.sql_store import SqlStore
-from plumbline.store.sql.sweep import Retention
-from plumbline.store.sql.tables import conversations
+from plumbline.server.store.open import open_store
+from plumbline.server.store.records import ConversationRecord, ItemRecord
+from plumbline.server.store.sql.sql_store import SqlStore
+from plumbline.server.store.sql.sweep import Retention
+from plumbline.server.store.sql.tables import conversations
 
 from .test_sql_store import chat, item, record
 

@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 from support.stores.store_records import item, record
 
-from plumbline.store.interface import Store, StoreUnavailableError
-from plumbline.store.open import open_store
-from plumbline.store.records import ConversationRecord
+from plumbline.server.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.open import open_store
+from plumbline.server.store.records import ConversationRecord
 
 ADDED = (
     "DROP TABLE event_parts",

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import sys
 
-from plumbline.store.open import open_store
-from plumbline.store.records import ItemRecord, ResponseRecord
+from plumbline.server.store.open import open_store
+from plumbline.server.store.records import ItemRecord, ResponseRecord
 
 
 def record(name: str) -> ResponseRecord:

@@ -12,16 +12,16 @@ import pytest
 from support.laws import EXPLORED, FIRST_SEED
 from support.parsing.folding import fold
 
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect
-from plumbline.events import TextDelta
-from plumbline.structured_output.answer_grammar import compose
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.tool_calls import calls
-from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, RegexFormat, Tool, ToolChoice
+from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.events import TextDelta
+from plumbline.answer.structured_output.answer_grammar import compose
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.tool_calls import calls
+from plumbline.answer.turn import ChoiceFormat, JsonFormat, LarkFormat, RegexFormat, Tool, ToolChoice
 
 from .walk import accepts, builder, frame, model_dialect, sampled, thinking
 

@@ -22,28 +22,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.parsing.folding import Folded, fold
 
-from plumbline.dialects.kinds.harmony import write_harmony
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.render import render_utterance
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect, Utterance
+from plumbline.answer.dialects.kinds.harmony import write_harmony
+from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.parsers.render import render_utterance
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
+from plumbline.answer.events import CallPlace, Finish, OutputEvent, Usage
+from plumbline.answer.road.road import Road
+from plumbline.answer.structured_output.arguments import ArgumentsChecker, handler
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
 from plumbline.engines.constraints.grammar import GrammarError
-from plumbline.engines.port import (
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import (
     EngineInfo,
     GenerateRequest,
     RefusedRequestError,
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engines.scripted import ScriptedEngine
-from plumbline.events import CallPlace, Finish, OutputEvent, Usage
-from plumbline.protocols.common.usage import add_usage
-from plumbline.road.road import Road
-from plumbline.structured_output.arguments import ArgumentsChecker, handler
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
+from plumbline.server.protocols.common.usage import add_usage
 
 from .walk import ENDS, SIZE, compiler, model_dialect, run, sampled_from, tokenizer
 

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from support.parsing.folding import fold
 
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Section, ToolDialect
-from plumbline.dialects.variant import EXAMPLE
-from plumbline.events import TextDelta
-from plumbline.structured_output.answer_grammar import unparsed_part
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.turn import JsonFormat, ToolChoice
+from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
+from plumbline.answer.dialects.variant import EXAMPLE
+from plumbline.answer.events import TextDelta
+from plumbline.answer.structured_output.answer_grammar import unparsed_part
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.turn import JsonFormat, ToolChoice
 
 from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
 from .walk import accepts, frame, model_dialect

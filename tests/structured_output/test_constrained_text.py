@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.parsing.folding import cut, fold
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.parsers.response_template import ResponseTemplate
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.events import OutputEvent, TextDelta
-from plumbline.structured_output.answer_grammar import compose, unparsed_part
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.turn import ChoiceFormat, OutputFormat, RegexFormat, Tool, ToolChoice
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.events import OutputEvent, TextDelta
+from plumbline.answer.structured_output.answer_grammar import compose, unparsed_part
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.turn import ChoiceFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
 from .walk import accepts, builder, frame, model_dialect, sampled, thinking, tokenizer
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from support.models import scripted, scripted_info
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.call_format import Call
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.structured_output.constraints import Constraint, ConstraintCompiler
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
 from plumbline.engines.constraints.grammar import GrammarError
-from plumbline.engines.port import Engine, RefusedRequestError, SamplingParams
-from plumbline.structured_output.constraints import Constraint, ConstraintCompiler
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
+from plumbline.port.engine import Engine, RefusedRequestError, SamplingParams
 
 from .walk import accepts, compiler, frame, run, tokenizer
 
@@ -35,7 +35,7 @@ UNREAD = {"type": "object", "properties": {"a": {"type": "integer", "$ref": "htt
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a loaded machine finish the search for the tools that cannot be enforced."""
-    monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", 60.0)
+    monkeypatch.setattr("plumbline.answer.structured_output.constraints._SEARCH_TIME", 60.0)
 
 
 class Compiling:
@@ -200,7 +200,7 @@ def test_a_listed_text_inside_json_is_enforced() -> None:
 
 def test_the_search_for_unsupported_tools_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with many tools that compile slowly costs a bounded time; those not tried give way."""
-    monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", -1.0)
+    monkeypatch.setattr("plumbline.answer.structured_output.constraints._SEARCH_TIME", -1.0)
     constraint = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNREAD))
     assert constraint.grammar is not None
     assert accepts(constraint.grammar, call("bad", "4"))

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from support.lark import EngineFailureError, Language
 from support.laws import EXPLORED
 
-from plumbline.dialects.parsers.custom_tools import CustomCalls
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.events import TextDelta, ToolCallDelta
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
-from plumbline.structured_output.tool_calls import calls
-from plumbline.turn import LarkFormat, RegexFormat, Tool
+from plumbline.answer.dialects.parsers.custom_tools import CustomCalls
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.events import TextDelta, ToolCallDelta
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.raw_string import INPUT_CONSTRAINT
+from plumbline.answer.structured_output.tool_calls import calls
+from plumbline.answer.turn import LarkFormat, RegexFormat, Tool
 
 from .walk import accepts, builder, frame, model_dialect, sampled
 

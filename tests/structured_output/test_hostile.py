@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from plumbline.answer.structured_output.grammar import json_schema
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.base.exact_number import exact_number
 from plumbline.engines.constraints.grammar import GrammarError
-from plumbline.exact_number import exact_number
-from plumbline.structured_output.grammar import json_schema
-from plumbline.structured_output.grammar.errors import ConstraintError
 
 from .walk import accepts, builder, grammar_of, matcher, sampled
 

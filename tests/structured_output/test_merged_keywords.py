@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.exact_number import exact_number
+from plumbline.base.exact_number import exact_number
 
 from .walk import accepts, builder
 

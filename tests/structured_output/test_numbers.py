@@ -19,10 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.numbers.ranges import Bound, _at_least, _at_most
+from plumbline.base.exact_number import exact_number
 from plumbline.engines.constraints.grammar import GrammarError
-from plumbline.exact_number import exact_number
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.numbers.ranges import Bound, _at_least, _at_most
 
 from .walk import accepts, builder, matcher
 
@@ -207,7 +207,7 @@ def test_what_generators_write_for_no_limit_is_taken(schema: Any) -> None:
 @given(st.text(alphabet='%json {}":/#\\n\n1-', max_size=60))
 def test_other_text_of_a_lark_grammar_is_left_alone(text: str) -> None:
     """Strings, regexes and comments may have what looks like a schema."""
-    from plumbline.structured_output.grammar.numbers.exact import lark_with_exact_numbers
+    from plumbline.answer.structured_output.grammar.numbers.exact import lark_with_exact_numbers
 
     grammar = f"start: /a/\n{text}"
     if not re.search(r"%json\s*[{\[tf]", grammar):

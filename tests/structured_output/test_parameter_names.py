@@ -9,13 +9,13 @@ import pytest
 from support.laws import EXPLORED
 from support.parsing.folding import fold
 
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.events import TextDelta
-from plumbline.structured_output.constraints import Constraint
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.turn import Tool
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.events import TextDelta
+from plumbline.answer.structured_output.constraints import Constraint
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.turn import Tool
 
 from .test_constraints import compiled_constraint
 from .walk import accepts, frame, model_dialect, sampled

@@ -8,7 +8,7 @@ import jsonschema_rs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.schema_check import MAX_SCHEMAS, TYPES, schema_violation
+from plumbline.answer.structured_output.schema_check import MAX_SCHEMAS, TYPES, schema_violation
 
 META = jsonschema_rs.Draft202012Validator({"$ref": "https://json-schema.org/draft/2020-12/schema"})
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.dialects.streams.coercion import TYPE_ALIASES
-from plumbline.structured_output.schema_check import TYPES
-from plumbline.structured_output.schema_repair import repaired
+from plumbline.answer.dialects.streams.coercion import TYPE_ALIASES
+from plumbline.answer.structured_output.schema_check import TYPES
+from plumbline.answer.structured_output.schema_repair import repaired
 
 from .walk import accepts, grammar_of
 

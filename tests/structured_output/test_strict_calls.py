@@ -10,15 +10,15 @@ import pytest
 from support.laws import EXPLORED
 from support.parsing.folding import fold
 
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call, CallFormat
-from plumbline.dialects.spec.dialect import ToolDialect
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call, CallFormat
+from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.events import TextDelta
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.tool_calls import calls
+from plumbline.answer.turn import Tool
 from plumbline.engines.constraints.grammar import GrammarError
-from plumbline.events import TextDelta
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.tool_calls import calls
-from plumbline.turn import Tool
 
 from .walk import accepts, builder, frame, model_dialect
 

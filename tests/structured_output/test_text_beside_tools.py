@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.parsing.folding import Folded, cut, fold
 
-from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.events import Logprob, TextDelta
-from plumbline.structured_output.answer_grammar import compose, unparsed_part
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.events import Logprob, TextDelta
+from plumbline.answer.structured_output.answer_grammar import compose, unparsed_part
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.turn import (
+    ChoiceFormat,
+    JsonFormat,
+    LarkFormat,
+    OutputFormat,
+    RegexFormat,
+    Tool,
+    ToolChoice,
+)
 
 from .test_constraints import compiled_constraint
 from .walk import ENDS, builder, frame, matcher, model_dialect, thinking, tokenizer

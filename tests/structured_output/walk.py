@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, ThinkingState
-from plumbline.dialects.registry import DialectChoice
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame, ModelDialect, ThinkingState
+from plumbline.answer.dialects.registry import DialectChoice
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect
+from plumbline.answer.structured_output.constraints import refused_keyword
+from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, num_words
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
-from plumbline.structured_output.constraints import refused_keyword
-from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.tokenizer import TextTokenizer
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract._generated.utilities import DetokenizeRequest, TokenizeRequest
 
 __all__ = ["BODIES", "ROOTS", "each_api", "each_body"]
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from plumbline import _generated
+from plumbline.contract import _generated
 
 __all__ = ["TYPES"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.weights.vision import data_url, picture

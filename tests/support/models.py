@@ -12,25 +12,25 @@ from typing import Any
 
 import torch
 
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import (
+from plumbline.engines.scripted import Script, ScriptedEngine
+from plumbline.port.engine import (
     Engine,
     EngineInfo,
     GenerateRequest,
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.engines.scripted import Script, ScriptedEngine
-from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.loading.engines import vocabulary
 from plumbline.server.loading.model import ServedModel
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline_kernels.cpu.library import load
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -7,13 +7,13 @@ from itertools import cycle
 
 import msgspec
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import choose
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import choose
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
 
 from .models import TOKENIZER, scripted_info, served, token_chunks
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.models import TOKENIZER
 from support.strategies import cuts, texts
 
-from plumbline.engines.port import TokenLogprob
-from plumbline.events import Logprob, TextDelta
-from plumbline.text.assemble import TextAssembler
-from plumbline.text.stop import StopChecker
+from plumbline.answer.events import Logprob, TextDelta
+from plumbline.answer.text.assemble import TextAssembler
+from plumbline.answer.text.stop import StopChecker
+from plumbline.port.engine import TokenLogprob
 
 # Mostly tokens that make text, some that are bytes of no character, some that are control tokens.
 answers = st.lists(

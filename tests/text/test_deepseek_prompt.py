@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plumbline.dialects.registry import choose
-from plumbline.text.prompts.deepseek import DeepSeekEncoder, ModelTexts, Version
-from plumbline.text.templates.template import TemplateError
+from plumbline.answer.dialects.registry import choose
+from plumbline.answer.text.prompts.deepseek import DeepSeekEncoder, ModelTexts, Version
+from plumbline.answer.text.templates.template import TemplateError
 
 PROGRAM = '''
 import os

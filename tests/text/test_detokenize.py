@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.models import TOKENIZER
 from support.strategies import cuts, texts
 
-from plumbline.text.detokenize import Detokenizer
+from plumbline.answer.text.detokenize import Detokenizer
 
 tokens = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=24)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.models import byte_level
 
-from plumbline.dialects.registry import REASONING_DIALECTS
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.turn import ChatPrompt, Message
+from plumbline.answer.dialects.registry import REASONING_DIALECTS
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.turn import ChatPrompt, Message
 
 TEMPLATE = "{{ reasoning_effort }}|{{ enable_thinking }}|{{ thinking }}"
 BUDGETED = "{{ thinking_budget }}"

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plumbline.end_tokens import EndTokenError, file_ends, folder_ends, token_ids
-from plumbline.text.gguf import write_text_folder
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.answer.text.gguf import write_text_folder
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.base.end_tokens import EndTokenError, file_ends, folder_ends, token_ids
 
 TEXTS = (
     "<|endoftext|>",

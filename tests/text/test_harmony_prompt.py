@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.text.prompts.harmony import HarmonyEncoder, typescript
-from plumbline.text.templates.template import TemplateError
+from plumbline.answer.text.prompts.harmony import HarmonyEncoder, typescript
+from plumbline.answer.text.templates.template import TemplateError
 
 WEATHER = {
     "type": "function",

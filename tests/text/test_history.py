@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support.about import about
 from support.models import byte_level
 
-from plumbline.dialects.streams.json_stream import readable_object
-from plumbline.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Role, Tool, ToolCall
+from plumbline.answer.dialects.streams.json_stream import readable_object
+from plumbline.answer.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, Role, Tool, ToolCall
 
 TOKENIZER = byte_level()
 TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))

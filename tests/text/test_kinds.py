@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.strategies import cuts
 from support.weights.tokenizers import KINDS, reference, tokenizer
 
-from plumbline.engines.port import TokenLogprob
-from plumbline.events import Logprob, TextDelta
-from plumbline.text.assemble import TextAssembler
-from plumbline.text.stop import StopChecker
+from plumbline.answer.events import Logprob, TextDelta
+from plumbline.answer.text.assemble import TextAssembler
+from plumbline.answer.text.stop import StopChecker
+from plumbline.port.engine import TokenLogprob
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -17,10 +17,10 @@ from support.models import (
     TOKENIZER,
 )
 
-from plumbline.text import render as rendering
-from plumbline.text.render import Renderer, TooManyTokensError, guarded_tokens
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, TextPrompt, Tool, ToolCall
+from plumbline.answer.text import render as rendering
+from plumbline.answer.text.render import Renderer, TooManyTokensError, guarded_tokens
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, Tool, ToolCall
 
 
 def render(source: str, **options: Any) -> str:

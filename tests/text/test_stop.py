@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.strategies import cuts
 
-from plumbline.text.stop import StopChecker
+from plumbline.answer.text.stop import StopChecker
 
 # A small alphabet, so that near misses and overlaps are the rule.
 words = st.text("ab<>", min_size=1, max_size=5)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from plumbline.text.templates import workers
-from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
-from plumbline.text.templates.workers import Rendering, WorkerTemplate, rendering_now
-from plumbline.workers.pool import Bounds
+from plumbline.answer.text.templates import workers
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
+from plumbline.answer.text.templates.workers import Rendering, WorkerTemplate, rendering_now
+from plumbline.base.workers.pool import Bounds
 
 USER = [{"role": "user", "content": "x"}]
 TWICE = (

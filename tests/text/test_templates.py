@@ -20,10 +20,15 @@ from support.laws import EXPLORED
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from plumbline.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions, with_short_ids
-from plumbline.text.render import Renderer, UnusedVariableError
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+from plumbline.answer.text.prompts.joined_messages import (
+    as_objects,
+    by_turns,
+    with_few_instructions,
+    with_short_ids,
+)
+from plumbline.answer.text.render import Renderer, UnusedVariableError
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolCall
 
 FOLDER = Path(__file__).parent / "templates"
 SOURCES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.jinja"))}

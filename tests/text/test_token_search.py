@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.text.token_search import TokenSearch
+from plumbline.answer.text.token_search import TokenSearch
 
 texts = st.text("abé", max_size=5)
 

@@ -22,11 +22,11 @@ from support.models import (
 from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
-from plumbline.text.guard import Guard, Markers
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import TemplateError
-from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
-from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, Tool, ToolCall
+from plumbline.answer.text.guard import Guard, Markers
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, Tool, ToolCall
 
 CONTROL = frozenset(TOKENIZER.added.values())
 

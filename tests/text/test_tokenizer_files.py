@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from support.models import CHATML, byte_level_definition
 from transformers import AutoTokenizer, TokenizersBackend
 
-from plumbline.text.echo import echoed
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
-from plumbline.text.tokenizer_files import _canonical, rebuilt_parts
-from plumbline.turn import ChatPrompt, Message, TextPrompt
+from plumbline.answer.text.echo import echoed
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.answer.text.tokenizer_files import _canonical, rebuilt_parts
+from plumbline.answer.turn import ChatPrompt, Message, TextPrompt
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "image_token")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.models import byte_level
 
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, ToolCall
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, ToolCall
 
 TOKENIZER = byte_level()
 

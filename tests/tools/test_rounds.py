@@ -20,10 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.items import EasyInputMessage, InputItem
-from plumbline._generated.responses import CreateResponse
-from plumbline.engines.port import SamplingParams
-from plumbline.events import (
+from plumbline.answer.events import (
     Finish,
     OutputEvent,
     ReasoningDelta,
@@ -35,13 +32,7 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.responses.identity import Fresh
-from plumbline.protocols.responses.initial_response import initial_response
-from plumbline.protocols.responses.input import read_input
-from plumbline.protocols.responses.reader import read_response
-from plumbline.protocols.responses.writer import ResponsesWriter
-from plumbline.remote_tools import (
+from plumbline.answer.remote_tools import (
     ANY_TOOL,
     ApprovedCall,
     RemoteResult,
@@ -51,10 +42,19 @@ from plumbline.remote_tools import (
     ToolFilter,
     shown_name,
 )
-from plumbline.tools.port import RemoteFailureError
-from plumbline.tools.rounds import MAX_CALLS, NoRoomError, Rounds
-from plumbline.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
-from plumbline.wire.decode import encode
+from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
+from plumbline.contract._generated.items import EasyInputMessage, InputItem
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import encode
+from plumbline.port.engine import SamplingParams
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.responses.identity import Fresh
+from plumbline.server.protocols.responses.initial_response import initial_response
+from plumbline.server.protocols.responses.input import read_input
+from plumbline.server.protocols.responses.reader import read_response
+from plumbline.server.protocols.responses.writer import ResponsesWriter
+from plumbline.server.tools.port import RemoteFailureError
+from plumbline.server.tools.rounds import MAX_CALLS, NoRoomError, Rounds
 
 BOX = RemoteServer(label="box", url="http://box/", never=ANY_TOOL, field="tools[0]")
 ADD = RemoteTool("add", "Add.", {"type": "object"})
@@ -249,7 +249,7 @@ async def test_calls_are_bounded_even_without_a_limit_of_the_client() -> None:
 
 
 async def test_results_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.tools.rounds.MAX_CHARS", 10)
+    monkeypatch.setattr("plumbline.server.tools.rounds.MAX_CHARS", 10)
     caller = Caller()
     calls = [*written("box__add", '{"a": "12345"}'), *written("box__add"), end("tool_calls")]
     events, _ = await played(turn(), caller, calls, [end()])

@@ -23,8 +23,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.pocket import MODEL_DIR
-from plumbline.text.tokenizer import TextTokenizer
 from plumbline_training import tokenizer
 from plumbline_training.pictures import evaluate, font, train_eyes, train_tower, train_vectors
 from plumbline_training.pictures import model as layout

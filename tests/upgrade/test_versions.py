@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from support.stores.postgres import running_postgres
 
-from plumbline.store.open import open_store
+from plumbline.server.store.open import open_store
 
 from .filling import Client
 from .versions import FIRST, RELEASED, ROOT, serving, source_of

@@ -18,10 +18,10 @@ import msgspec
 from support.parsing.dialects import Dialect
 from support.parsing.plans import MARKS, NAMES, SCHEMA, Plan
 
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ReasoningDialect, Utterance
-from plumbline.dialects.spec.markers import Markers
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, Utterance
+from plumbline.answer.dialects.spec.markers import Markers
 
 __all__ = ["FILES", "TOOLS", "dialect_of", "vectors_of"]
 

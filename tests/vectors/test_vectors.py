@@ -16,7 +16,7 @@ import jsonschema_rs
 import pytest
 
 from own_server.runner import answer
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.vectors.compare import NotCompared
 from plumbline_conformance.vectors.questions import FOLDER, SUITES, counts, questions

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Litestar, Request, get
 from litestar.testing import TestClient
 
-from plumbline.wire.call import Call, new_request_id
+from plumbline.contract.wire.call import Call, new_request_id
 
 
 def test_a_call_returns_from_waiting_when_the_client_has_gone() -> None:

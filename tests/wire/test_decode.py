@@ -20,15 +20,15 @@ from support.contract_types import TYPES
 from support.laws import EXPLORED
 
 from generate import bundle
-from plumbline._generated import OPERATIONS
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.items import EasyInputMessage, HostedItem, ItemReferenceParam
-from plumbline._generated.responses import CreateResponse
-from plumbline._generated.tools import HostedTool
-from plumbline.protocols.common.fields import or_default as either
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
+from plumbline.contract._generated import OPERATIONS
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.items import EasyInputMessage, HostedItem, ItemReferenceParam
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract._generated.tools import HostedTool
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.common.fields import or_default as either
 
 REQUESTS = sorted({op.request for op in OPERATIONS if op.request})
 EXAMPLES = [(name, example) for name in REQUESTS for example in SAMPLES[name] if example]

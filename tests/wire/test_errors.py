@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from plumbline.wire import errors
-from plumbline.wire.errors import ApiError
+from plumbline.contract.wire import errors
+from plumbline.contract.wire.errors import ApiError
 
 PROMPT_TOO_LONG = (
     "This model's maximum context length is 8 tokens. However, your messages resulted in 8 tokens. "

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.exact_number import ExactNumber, dumps, exact_number
-from plumbline.wire.decode import decode, encode
+from plumbline.base.exact_number import ExactNumber, dumps, exact_number
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode, encode
 
 LITERALS = st.one_of(
     st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from plumbline.wire.explain import explain
+from plumbline.contract.wire.explain import explain
 
 
 def test_a_path_that_leads_nowhere_is_still_named() -> None:

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError
-from plumbline.wire.incoming import read_body
-from plumbline.wire.large_bodies import LargeBodies
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.incoming import read_body
+from plumbline.contract.wire.large_bodies import LargeBodies
 
 SMALL, LARGE = b"x" * 1000, b"x" * 1_000_000
 

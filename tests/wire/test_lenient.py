@@ -18,18 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.bodies import ROOTS
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.conversations import CreateConversationItemsBody
-from plumbline._generated.responses import CompactResponseMethodPublicBody, CreateResponse, TokenCountsBody
-from plumbline.protocols.chat.reader import read_chat
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.completions.reader import read_completion
-from plumbline.protocols.responses.reader import read_response
-from plumbline.wire.decode import decode
-from plumbline.wire.errors import ApiError
-from plumbline.wire.lenient.forms import FORMS, MAX_STOPS, READ_LATER
-from plumbline.wire.lenient.stage import HINT, decode_leniently, rewrite, with_hint
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.conversations import CreateConversationItemsBody
+from plumbline.contract._generated.responses import (
+    CompactResponseMethodPublicBody,
+    CreateResponse,
+    TokenCountsBody,
+)
+from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.lenient.forms import FORMS, MAX_STOPS, READ_LATER
+from plumbline.contract.wire.lenient.stage import HINT, decode_leniently, rewrite, with_hint
+from plumbline.server.protocols.chat.reader import read_chat
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.completions.reader import read_completion
+from plumbline.server.protocols.responses.reader import read_response
 
 CHAT, COMPLETION, RESPONSE = CreateChatCompletionRequest, CreateCompletionRequest, CreateResponse
 USER = {"role": "user", "content": "hi"}

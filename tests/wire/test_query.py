@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.wire.errors import ApiError
-from plumbline.wire.query import Query
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.query import Query
 
 
 def test_absent_query_parameters_have_the_default() -> None:

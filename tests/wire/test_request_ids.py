@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from plumbline.wire.call import new_request_id
+from plumbline.contract.wire.call import new_request_id
 
 
 def test_no_id_is_given_twice() -> None:

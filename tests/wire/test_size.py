@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline.wire import size
-from plumbline.wire.decode import decode
-from plumbline.wire.errors import ApiError
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract.wire import size
+from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.errors import ApiError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(alphabet='a"\\[]{},:é\n'),

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.wire import sse
+from plumbline.contract.wire import sse
 
 
 @given(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.wire.names.unknown_paths import advice
+from plumbline.contract.wire.names.unknown_paths import advice
 
 
 @pytest.mark.parametrize(

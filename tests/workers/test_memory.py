@@ -8,7 +8,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.workers.memory import Trimmer, resident, trim
+from plumbline.base.workers.memory import Trimmer, resident, trim
 
 MB = 1024**2
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
+from plumbline.answer.turn import TextPrompt
+from plumbline.base.workers.panics import panics
 from plumbline.pocket import MODEL_DIR
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import TemplateError
-from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
-from plumbline.turn import TextPrompt
-from plumbline.workers.panics import panics
 
 BACKTRACKING = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
+from plumbline.base.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
 
 BOUNDS = Bounds(cpu_seconds=0.3, seconds=1.0, memory=256 * 1024**2, result=1024**2)
 DEADLY = {

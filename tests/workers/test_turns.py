@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.workers.turns import PlacesFullError, Turns
+from plumbline.base.workers.turns import PlacesFullError, Turns
 
 COSTS = st.floats(0.01, 10.0)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
-from plumbline.engines.port import RefusedRequestError
+from plumbline.port.engine import RefusedRequestError
 
 __all__ = ["CONFIG", "WEIGHTS", "AdapterGate", "AdapterUsers", "adapter_rank", "read_config"]
 

@@ -18,9 +18,9 @@ import msgspec
 from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.arrivals import Arrivals
 from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
-from plumbline.engines.port import EngineFullError, EngineInfo, GenerateRequest, RefusedRequestError
 from plumbline.engines.queue_time import QueueTime
 from plumbline.engines.request import PlacedImage
+from plumbline.port.engine import EngineFullError, EngineInfo, GenerateRequest, RefusedRequestError
 
 __all__ = ["Admission", "MediaReader", "Readings"]
 

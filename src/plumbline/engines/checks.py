@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from plumbline.engines.features import check_features
-from plumbline.engines.port import EngineInfo, GenerateRequest, MediaPrompt, RefusedRequestError
+from plumbline.port.checks import check_media
+from plumbline.port.engine import EngineInfo, GenerateRequest, RefusedRequestError
 
-__all__ = ["check_media", "check_request", "no_adapters"]
+__all__ = ["check_request", "no_adapters"]
 
 
 def no_adapters(info: EngineInfo) -> RefusedRequestError:
@@ -15,28 +16,6 @@ def no_adapters(info: EngineInfo) -> RefusedRequestError:
         "start the server with --engine plumbline or vllm, and with --lora or --lora-dir",
         "model",
     )
-
-
-def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
-    """Check that the engine takes the items of a prompt, and that each has its placeholder.
-
-    A placeholder without an item would be read as an unknown token, and an item without a placeholder would be ignored.
-
-    Raises:
-        RefusedRequestError: the engine does not take an item, or the numbers of items and placeholders differ.
-    """
-    for item in prompt.items:
-        if item.modality not in info.modalities:
-            raise RefusedRequestError(
-                f"this model does not accept {item.modality}s on the {info.name} engine"
-            )
-    for modality, placeholder in info.modalities.items():
-        wanted = sum(item.modality == modality for item in prompt.items)
-        found = prompt.token_ids.count(placeholder)
-        if found != wanted:
-            raise RefusedRequestError(
-                f"the prompt has {found} placeholders for {wanted} {modality}s; each needs exactly one"
-            )
 
 
 def check_request(request: GenerateRequest, info: EngineInfo) -> None:

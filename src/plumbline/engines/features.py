@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.engines.port import (
+from plumbline.port.engine import (
     SAMPLER_ORDER,
     EngineInfo,
     RefusedRequestError,

@@ -23,7 +23,7 @@ from torch import Tensor
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.filters.processors import ProcessorError, RequestProcessors
-from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
+from plumbline.port.engine import FinishReason, GenerateRequest, TokenLogprob
 
 __all__ = ["LateMask", "PlacedAdapter", "PlacedImage", "RequestState", "images_within"]
 

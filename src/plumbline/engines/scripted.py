@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 
 from plumbline.engines.arrivals import Arrivals
-from plumbline.engines.checks import check_media, no_adapters
+from plumbline.engines.checks import no_adapters
 from plumbline.engines.features import check_features
-from plumbline.engines.port import (
+from plumbline.port.checks import check_media
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     EngineInfo,
@@ -85,7 +86,7 @@ class ScriptedEngine:
         return self._refusal(self._arrivals.total + more)
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """See `plumbline.engines.port.Engine.arriving`."""
+        """See `plumbline.port.engine.Engine.arriving`."""
         return self._arrivals.one(client)
 
     def _refusal(self, before: int) -> EngineFullError | None:

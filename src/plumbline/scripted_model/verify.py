@@ -16,11 +16,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.answer.turn import ChatPrompt, Message
+from plumbline.port.engine import GenerateRequest, SamplingParams
 from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
-from plumbline.turn import ChatPrompt, Message
 
 __all__ = ["Failure", "by_our_engine", "by_transformers", "verify"]
 

@@ -6,15 +6,15 @@ import json
 
 import msgspec
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.answer.turn import Turn
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import invalid_request, model_not_found, unsupported_parameter
 from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
-from plumbline.turn import Turn
-from plumbline.wire.call import Call
-from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter
 
 __all__ = ["Admission", "client_named", "client_of", "salted"]
 

@@ -14,13 +14,27 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from plumbline._generated.routes import ROUTE_HANDLERS
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.server.claims.names import LocalClaims
-from plumbline.server.claims.shared import SharedClaims
-from plumbline.server.failures import as_api_error
+from plumbline.answer.structured_output.arguments import ArgumentsChecker
+from plumbline.answer.text.templates.workers import TemplateWorkers
+from plumbline.contract._generated.routes import ROUTE_HANDLERS
+from plumbline.contract.wire.call import note_error
+from plumbline.contract.wire.error_forms import ANTHROPIC_VERSION, error_answer
+from plumbline.contract.wire.errors import ApiError, from_status, server_error, unparsable_body
+from plumbline.contract.wire.incoming import LENIENT, STRICT, hinted
+from plumbline.contract.wire.large_bodies import LARGE_BODIES, LargeBodies
+from plumbline.contract.wire.names.unknown_paths import advice
 from plumbline.server.generation import Generation
+from plumbline.server.http.failures import as_api_error
+from plumbline.server.http.middleware.access_log import AccessLog
+from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.cors import Cors, cors_config
+from plumbline.server.http.middleware.forwarder import Forwarder
+from plumbline.server.http.middleware.front import Front
+from plumbline.server.http.middleware.origins import Origins
+from plumbline.server.http.replies import Replies
 from plumbline.server.limits.access import Access
+from plumbline.server.limits.claims.names import LocalClaims
+from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.limits.draining import DRAINING, Draining
 from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.limits.keys import KEYS
@@ -29,35 +43,21 @@ from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
-from plumbline.server.middleware.access_log import AccessLog
-from plumbline.server.middleware.answers import Answer
-from plumbline.server.middleware.cors import Cors, cors_config
-from plumbline.server.middleware.forwarder import Forwarder
-from plumbline.server.middleware.front import Front
-from plumbline.server.middleware.origins import Origins
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.observe.recent import RecentRequests
 from plumbline.server.observe.request_log import RequestLog
 from plumbline.server.page.judge import PageJudge
 from plumbline.server.page.routes import OPEN_PATHS, page_routes
+from plumbline.server.protocols.common.sealing import Sealer
 from plumbline.server.remote_access import RemoteAccess
-from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.leases import leasing
 from plumbline.server.responses.memory import Memory
 from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
+from plumbline.server.store.interface import Store
 from plumbline.server.websocket import responses_socket
-from plumbline.store.interface import Store
-from plumbline.structured_output.arguments import ArgumentsChecker
-from plumbline.text.templates.workers import TemplateWorkers
-from plumbline.wire.call import note_error
-from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer
-from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
-from plumbline.wire.incoming import LENIENT, STRICT, hinted
-from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
-from plumbline.wire.names.unknown_paths import advice
 
 __all__ = ["Application", "create_app"]
 
@@ -130,7 +130,7 @@ def create_app(
     tracing = None
     if settings.otlp_traces_endpoint:
         # OpenTelemetry is optional, and takes a while to import.
-        from plumbline.server.middleware.traces import Traces
+        from plumbline.server.http.middleware.traces import Traces
         from plumbline.server.observe.traces import Tracing, traced_store
 
         tracing = Tracing.to(settings.otlp_traces_endpoint)

@@ -8,23 +8,34 @@ from typing import TypeVar
 
 import msgspec
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.messages import CreateMessageRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.events import ChoiceEvent, OutputEvent
-from plumbline.protocols.common.fields import given
-from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
-from plumbline.protocols.common.skipped_tools import skips, without_tool
-from plumbline.protocols.common.token_facts import PromptFacts
-from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
-from plumbline.road.merge import merge
-from plumbline.road.prepare import PreparedTurn
-from plumbline.road.road import Road
+from plumbline.answer.events import ChoiceEvent, OutputEvent
+from plumbline.answer.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.answer.road.merge import merge
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.road.road import Road
+from plumbline.answer.structured_output.arguments import ArgumentsChecker
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.text.render import TooManyTokensError
+from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.text.templates.workers import TemplateWorkers
+from plumbline.answer.turn import ChatPrompt, TextPrompt, Turn
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.call import UNENFORCED, Call, note_skipped
+from plumbline.contract.wire.errors import (
+    context_length_exceeded,
+    invalid_request,
+    unsupported_parameter,
+)
+from plumbline.contract.wire.reply import Reply
+from plumbline.port.engine import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.server.admission import Admission, client_of, salted
-from plumbline.server.failures import api_errors, as_api_error, refused_by_template
-from plumbline.server.frames import Frames
+from plumbline.server.http.failures import api_errors, as_api_error, refused_by_template
+from plumbline.server.http.frames import Frames
+from plumbline.server.http.replies import CHUNKS, Replies, StreamForm
+from plumbline.server.http.streams import Primed, close_with_request, prime, until_disconnect
 from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.limits.rates import Rates
 from plumbline.server.loading.adapters import Adapters
@@ -33,22 +44,11 @@ from plumbline.server.media.load import MediaLoader
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
-from plumbline.server.replies import CHUNKS, Replies, StreamForm
+from plumbline.server.protocols.common.fields import given
+from plumbline.server.protocols.common.output_formats import FormatRequest, constraint_refused
+from plumbline.server.protocols.common.skipped_tools import skips, without_tool
+from plumbline.server.protocols.common.token_facts import PromptFacts
 from plumbline.server.settings import Settings
-from plumbline.server.streams import Primed, close_with_request, prime, until_disconnect
-from plumbline.structured_output.arguments import ArgumentsChecker
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.render import TooManyTokensError
-from plumbline.text.templates.template import TemplateError
-from plumbline.text.templates.workers import TemplateWorkers
-from plumbline.turn import ChatPrompt, TextPrompt, Turn
-from plumbline.wire.call import UNENFORCED, Call, note_skipped
-from plumbline.wire.errors import (
-    context_length_exceeded,
-    invalid_request,
-    unsupported_parameter,
-)
-from plumbline.wire.reply import Reply
 
 __all__ = ["Generation"]
 

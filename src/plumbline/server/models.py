@@ -15,33 +15,33 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from plumbline._generated.models import Model, ModelStatus
-from plumbline.engines.daemon import in_daemon_thread
-from plumbline.engines.port import Engine
-from plumbline.protocols.common.ids import now
-from plumbline.server.admission import client_named, client_of
-from plumbline.server.failures import api_errors, as_api_error
-from plumbline.server.frames import Frames
-from plumbline.server.generation import Generation
-from plumbline.server.limits.keys import KeyRing
-from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.memory import release_unused
-from plumbline.server.loading.model import ServedModel
-from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
-from plumbline.server.observe.metrics import Metrics, ModelMetrics
-from plumbline.server.replies import Replies, StreamForm
-from plumbline.server.settings import Settings
-from plumbline.server.settings.keys import Key
-from plumbline.server.streams import close_with_request, until_disconnect
-from plumbline.wire.call import Call
-from plumbline.wire.errors import (
+from plumbline.contract._generated.models import Model, ModelStatus
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import (
     ApiError,
     invalid_request,
     missing_required_parameter,
     model_not_found,
     model_not_loaded,
 )
-from plumbline.wire.reply import EventReply, Reply
+from plumbline.contract.wire.reply import EventReply, Reply
+from plumbline.engines.daemon import in_daemon_thread
+from plumbline.port.engine import Engine
+from plumbline.server.admission import client_named, client_of
+from plumbline.server.generation import Generation
+from plumbline.server.http.failures import api_errors, as_api_error
+from plumbline.server.http.frames import Frames
+from plumbline.server.http.replies import Replies, StreamForm
+from plumbline.server.http.streams import close_with_request, until_disconnect
+from plumbline.server.limits.keys import KeyRing
+from plumbline.server.loading.catalog import Catalog, Source
+from plumbline.server.loading.memory import release_unused
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
+from plumbline.server.observe.metrics import Metrics, ModelMetrics
+from plumbline.server.protocols.common.ids import now
+from plumbline.server.settings import Settings
+from plumbline.server.settings.keys import Key
 
 __all__ = ["Models"]
 

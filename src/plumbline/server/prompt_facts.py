@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.token_facts import PromptFacts, prompt_logprobs
-from plumbline.road.prepare import PreparedTurn
-from plumbline.road.road import Road
-from plumbline.server.failures import api_errors
-from plumbline.wire.errors import invalid_request
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.road.road import Road
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract.wire.errors import invalid_request
+from plumbline.server.http.failures import api_errors
+from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.token_facts import PromptFacts, prompt_logprobs
 
 __all__ = ["prompt_facts"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from plumbline.remote_tools import RemoteTools
+from plumbline.answer.remote_tools import RemoteTools
+from plumbline.contract.wire.errors import invalid_request
 from plumbline.server.settings import Settings
-from plumbline.tools.mcp.hosts import AllowedHosts
-from plumbline.tools.port import RemoteCaller
-from plumbline.wire.errors import invalid_request
+from plumbline.server.tools.mcp.hosts import AllowedHosts
+from plumbline.server.tools.port import RemoteCaller
 
 __all__ = ["RemoteAccess"]
 
@@ -30,7 +30,7 @@ class RemoteAccess:
         if not self._hosts:
             return None
         # Importing the client takes half a second, which a server without MCP does not pay.
-        from plumbline.tools.mcp.sessions import McpCaller
+        from plumbline.server.tools.mcp.sessions import McpCaller
 
         return McpCaller(self._hosts)
 

@@ -23,18 +23,10 @@ from litestar.di import NamedDependency
 from litestar.exceptions import WebSocketDisconnect
 from litestar.params import SkipValidation
 
-from plumbline._generated.responses import CreateResponse
-from plumbline.server.failures import as_api_error
-from plumbline.server.limits.draining import DRAINING, Draining
-from plumbline.server.limits.held_bytes import HeldMessage
-from plumbline.server.limits.keys import KEYS, KeyRing, as_sent
-from plumbline.server.limits.rates import RATES, Rates
-from plumbline.server.responses.latest_turns import LatestTurns
-from plumbline.server.service import PlumblineService
-from plumbline.server.streams import closing_streams
-from plumbline.wire.call import TRACE, Call, fact_headers, new_request_id
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import (
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.call import TRACE, Call, fact_headers, new_request_id
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import (
     ApiError,
     error_object,
     invalid_api_key,
@@ -43,7 +35,7 @@ from plumbline.wire.errors import (
     unparsable_body,
     unsupported_value,
 )
-from plumbline.wire.incoming import (
+from plumbline.contract.wire.incoming import (
     HELD_FOR,
     IGNORED,
     LENIENT,
@@ -54,7 +46,15 @@ from plumbline.wire.incoming import (
     read_body,
     read_skipping_tools,
 )
-from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
+from plumbline.contract.wire.large_bodies import LARGE_BODIES, LargeBodies
+from plumbline.server.http.failures import as_api_error
+from plumbline.server.http.streams import closing_streams
+from plumbline.server.limits.draining import DRAINING, Draining
+from plumbline.server.limits.held_bytes import HeldMessage
+from plumbline.server.limits.keys import KEYS, KeyRing, as_sent
+from plumbline.server.limits.rates import RATES, Rates
+from plumbline.server.responses.latest_turns import LatestTurns
+from plumbline.server.service import PlumblineService
 
 __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
 

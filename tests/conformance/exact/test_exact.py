@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from example_servers.good_server import MODEL, serving, tokenizer
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.kinds.plain import PLAIN
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.kinds.plain import PLAIN
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.scripted_model.scripts import DEFAULT, load
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
+from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
 from plumbline_conformance.cli import main
 from plumbline_conformance.exact.scripts import Script, UnreadableScriptsError, read_scripts
 

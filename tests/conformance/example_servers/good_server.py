@@ -17,16 +17,16 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from example_servers.reference import application
 from example_servers.reference.names import KEY, MODEL
 from example_servers.transcript_cache import cached
-from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
+from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript

@@ -46,8 +46,8 @@ from source_mutants.wide import SESSIONS
 __all__ = ["FIRST", "PACKAGE", "PACKAGES", "main", "parts"]
 
 PACKAGE = Path(__file__).parents[3] / "src" / "plumbline"
-PACKAGES = ("protocols", "road", "store", "server", "dialects", "structured_output")
-LEFT_OUT = ("server/page", "server/start/first_run", "dialects/families", "store/sql/postgres")
+PACKAGES = ("answer", "server")
+LEFT_OUT = ("server/page", "server/start/first_run", "answer/dialects/families", "server/store/sql/postgres")
 """What the requests of an API cannot reach."""
 PATIENCE = 6.0
 """Seconds for one request: the slowest of the unchanged server takes one."""
@@ -182,7 +182,7 @@ def _reference() -> Reference:
     import_all(modules)
     # The same source by the slow way, which must start: a fault must not fail because of it.
     file = PACKAGE / "turn.py"
-    unchanged = Change("plumbline.turn", str(file), file.read_text("utf-8"), imported=True)
+    unchanged = Change("plumbline.answer.turn", str(file), file.read_text("utf-8"), imported=True)
     with served(unchanged) as target:
         found.good = steady(first, asyncio.run(answers(target, order[::-1], PATIENCE)))
         accused, why = asyncio.run(_judged(target, list(found.scenarios)))

@@ -25,8 +25,8 @@ from openapi_core.exceptions import OpenAPIError
 from support.contract_types import TYPES
 from werkzeug.datastructures import Headers, ImmutableMultiDict
 
-from plumbline.wire.decode import decode
-from plumbline.wire.errors import ApiError
+from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.errors import ApiError
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.model import SCENARIOS, Target

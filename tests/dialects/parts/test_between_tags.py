@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.parsing.dialects import Folded, fold
 
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.markers import Markers
-from plumbline.events import FinishReason, TextDelta
+from plumbline.answer.dialects.parsers.marker_parser import MarkerParser
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.events import FinishReason, TextDelta
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.parsing.dialects import Dialect, fold
 
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.streams.code_fence import CodeFence
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.streams.code_fence import CodeFence
+from plumbline.answer.events import TextDelta
 
 PIECES = st.sampled_from(["```", "`", "````", "xml", " ", "\n", "\n", "a", "\t"])
 CALL = "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>"

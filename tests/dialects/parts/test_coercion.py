@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.parsing.dialects import DIALECTS, cut
 
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
-from plumbline.dialects.streams.coercion import (
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.streams.coercion import (
     admitted,
     allowed_types,
     coerce,
@@ -21,9 +21,9 @@ from plumbline.dialects.streams.coercion import (
     part_schema,
     resolved,
 )
-from plumbline.dialects.streams.json_text import quoted
-from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, unwrapped
-from plumbline.events import TextDelta
+from plumbline.answer.dialects.streams.json_text import quoted
+from plumbline.answer.dialects.streams.tag_values import JsonWriter, StringWriter, unwrapped
+from plumbline.answer.events import TextDelta
 
 _WORDS = [
     "type", "properties", "items", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "additionalProperties",

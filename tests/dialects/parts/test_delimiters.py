@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES, EXPLORED
 
-from plumbline.dialects.parsers.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
+from plumbline.answer.dialects.parsers.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
 
 laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
 

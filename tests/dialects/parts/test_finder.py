@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES, EXPLORED
 
-from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import ToolDialect
-from plumbline.dialects.spec.markers import Markers
-from plumbline.dialects.streams.cursor import Finder
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.dialects.streams.cursor import Finder
 
 DIALECTS = tuple(dict.fromkeys(TOOL_DIALECTS.values()))
 laws = settings(max_examples=4 * EXPLORED or EXAMPLES)

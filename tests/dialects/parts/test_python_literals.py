@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.dialects.streams.cursor import Cursor
-from plumbline.dialects.streams.python_stream import python_value
+from plumbline.answer.dialects.streams.cursor import Cursor
+from plumbline.answer.dialects.streams.python_stream import python_value
 
 _Literal = tuple[str, Any]
 """A text and the value that its JSON has."""

@@ -12,7 +12,7 @@ import pytest
 from support.drawn_grammars import STUDY, drawn
 from support.weights.engines import Answer, Harness, Reference, decode, encode, token_id
 
-from plumbline.engines.port import RefusedRequestError, ThinkingBudget
+from plumbline.port.engine import RefusedRequestError, ThinkingBudget
 
 from .conftest import NUM_GRAMMARS, PROMPTS, THOROUGH, needs
 

@@ -11,7 +11,7 @@ from support.servers.pocket import text_model
 from support.weights.engine_features import DECLARED, feature_table
 from support.weights.engines import Harness, Reference
 
-from plumbline.engines.port import (
+from plumbline.port.engine import (
     SAMPLER_ORDER,
     Dry,
     Mirostat,

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from support.weights.engines import Harness, Reference, decode
 
-from plumbline.engines.port import RefusedRequestError
+from plumbline.port.engine import RefusedRequestError
 
 from .conftest import INFINITE, PROMPTS, STEPS, needs
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.weights.engines import NUM_WAITING, Harness, Reference
 
-from plumbline.engines.port import EngineFullError
+from plumbline.port.engine import EngineFullError
 
 from .conftest import PROMPTS
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Status
 from plumbline.engines.llama_cpp.shape import Shape, Shapes
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 VOCAB, EOS = 50, 1
 

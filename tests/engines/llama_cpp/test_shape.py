@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.llama_cpp.shape import Shape, Shapes, needed
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 CONTEXT = 10_000
 

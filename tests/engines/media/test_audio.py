@@ -56,7 +56,7 @@ def generated(folder: Path, parts: list[Any]) -> tuple[int, list[int]]:
     """The number of prompt tokens and the greedy tokens, by transformers alone."""
     from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
-    from plumbline.engines.media.audio import decode_audio
+    from plumbline.media.audio import decode_audio
 
     model = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     processor = Qwen2AudioProcessor.from_pretrained(folder)

@@ -23,14 +23,14 @@ from support.laws import EXPLORED
 from support.servers.asgi import serving
 from support.weights.vision import FAMILIES, FURTHER, data_url, make_model, picture
 
-from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
+from plumbline.answer.road.prompt_tokens import PromptRenderer, prompt_tokens
+from plumbline.answer.turn import ChatPrompt, Message
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
 from plumbline.engines.vllm.media import MediaRenderer
-from plumbline.road.prompt_tokens import PromptRenderer, prompt_tokens
+from plumbline.port.engine import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
-from plumbline.turn import ChatPrompt, Message
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 torch.set_num_threads(1)

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from plumbline.engines.port import MediaItem, MediaPrompt
 from plumbline.engines.vllm.media import MediaRenderer, num_bytes
+from plumbline.port.engine import MediaItem, MediaPrompt
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tests.engines.conftest import VOCAB, VOCABULARY, Driver, matcher
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarError, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
-from plumbline.engines.port import Dry, SamplerChain, SamplingParams, ThinkingBudget
+from plumbline.port.engine import Dry, SamplerChain, SamplingParams, ThinkingBudget
 
 __all__ = ["KINDS", "Moody", "add", "prompts"]
 

@@ -32,7 +32,7 @@ from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import Transformer
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import (
+from plumbline.port.engine import (
     EngineClosedError,
     GenerateRequest,
     RefusedRequestError,

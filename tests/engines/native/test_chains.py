@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.engines.port import Dry, Mirostat, SamplerChain
+from plumbline.port.engine import Dry, Mirostat, SamplerChain
 
 CHAINS = [
     SamplerChain(typical_p=0.8, tfs=0.97, top_a=0.1, top_n_sigma=2.5),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 MAX_LEN = 64
 clients = st.sampled_from(["a", "b", "c"])

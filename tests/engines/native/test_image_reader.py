@@ -21,13 +21,13 @@ from support.servers.recovery import recovering
 from tests.engines.conftest import EOS, config, tiny_model
 from tests.engines.native.test_images import IMAGE, WIDTH, rows
 
-from plumbline.engines.media.images import ImageError
 from plumbline.engines.native import images as module
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import (
+from plumbline.media.images import ImageError
+from plumbline.port.engine import (
     EngineClosedError,
     GenerateRequest,
     MediaItem,

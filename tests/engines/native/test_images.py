@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tests.engines.conftest import Driver, build_engine, tiny_model
 
 from plumbline.engines.native.scheduling.speculation import Speculator
-from plumbline.engines.port import (
+from plumbline.engines.request import PlacedImage, RequestState
+from plumbline.port.engine import (
     GenerateRequest,
     SamplingParams,
 )
-from plumbline.engines.request import PlacedImage, RequestState
 
 SIZE = 8
 IMAGE = 95

@@ -14,8 +14,8 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.scheduling.pace import Pace, PromptBudget, RowCost, attention_share
 from plumbline.engines.native.scheduling.scheduler import Scheduler
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import PlacedImage, RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 shares = st.sampled_from([0.0, 1e-4, 1e-3, 0.1])
 

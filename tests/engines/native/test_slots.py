@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.native.slots import Slots
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 SIZE = 4
 CONFIG = EngineConfig(max_model_len=64, block_size=SIZE, num_blocks=64, max_num_seqs=6)

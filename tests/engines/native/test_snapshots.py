@@ -14,8 +14,8 @@ from tests.engines.conftest import Driver, build_engine, tiny_model
 
 from plumbline.engines.native.scheduling import snapshots
 from plumbline.engines.native.scheduling.snapshots import StateSnapshots
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.scheduling.scheduler import Scheduler
 from plumbline.engines.native.scheduling.speculation import PromptLookup, Speculator
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.sampler import Sampler
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 Build = Callable[..., Any]
 SETTINGS = settings(

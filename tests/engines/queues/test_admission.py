@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.admission import _REFUSALS_KEPT, Admission
-from plumbline.engines.port import (
+from plumbline.engines.queue_time import QueueTime
+from plumbline.port.engine import (
     EngineFullError,
     EngineInfo,
     GenerateRequest,
     RefusedRequestError,
     SamplingParams,
 )
-from plumbline.engines.queue_time import QueueTime
 
 INFO = EngineInfo(name="e", model="m", vocab_size=9, max_model_len=9, eos_token_ids=frozenset({1}))
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 
 from plumbline.engines.admission import Admission
-from plumbline.engines.port import EngineFullError, GenerateRequest
 from plumbline.engines.queue_time import QueueTime
+from plumbline.port.engine import EngineFullError, GenerateRequest
 
 from .test_admission import INFO, request
 

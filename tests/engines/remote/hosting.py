@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from plumbline.engines.port import (
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.engines.remote.host import EngineHost
+from plumbline.port.engine import (
     Engine,
     GenerateRequest,
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engines.remote.client import RemoteEngine
-from plumbline.engines.remote.host import EngineHost
 
 
 def request(name: str, **sampling: Any) -> GenerateRequest:

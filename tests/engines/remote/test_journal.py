@@ -16,10 +16,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.remote import journal
 from plumbline.engines.remote.journal import Entry, Journal, digest
 from plumbline.engines.remote.messages import Generate
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "temperature": st.floats(0, 2),

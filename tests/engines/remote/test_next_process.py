@@ -20,18 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import GatedEngine, scripted_info, until
 
-from plumbline.engines.port import (
+from plumbline.engines.remote import history, journal
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.engines.remote.history import History, history_of
+from plumbline.engines.remote.host import EngineHost
+from plumbline.engines.remote.journal import Suspicion
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
     RefusedRequestError,
     TokenChunk,
 )
-from plumbline.engines.remote import history, journal
-from plumbline.engines.remote.client import RemoteEngine
-from plumbline.engines.remote.history import History, history_of
-from plumbline.engines.remote.host import EngineHost
-from plumbline.engines.remote.journal import Suspicion
 
 from .hosting import chunks_of, request
 

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import GatedEngine, scripted, scripted_info, until
 
-from plumbline.engines.port import (
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.engines.remote.host import EngineHost
+from plumbline.engines.remote.messages import Chunks, FromHost, Generate, Statistics, ToHost
+from plumbline.port.connection import Connection, FrameError
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
@@ -22,17 +26,6 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
     TokenLogprob,
-)
-from plumbline.engines.remote.client import RemoteEngine
-from plumbline.engines.remote.host import EngineHost
-from plumbline.engines.remote.messages import (
-    Chunks,
-    Connection,
-    FrameError,
-    FromHost,
-    Generate,
-    Statistics,
-    ToHost,
 )
 
 from .hosting import chunks_of, hosted, request

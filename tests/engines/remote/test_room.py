@@ -11,10 +11,10 @@ import pytest
 from support.models import GatedEngine, echo, scripted_info, until
 
 from plumbline.engines.admission import Admission
-from plumbline.engines.port import (
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import (
     EngineFullError,
 )
-from plumbline.engines.scripted import ScriptedEngine
 
 from .hosting import chunks_of, hosted, request
 

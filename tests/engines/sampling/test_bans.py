@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarError, Vocabulary, num_words
-from plumbline.engines.port import SamplingParams
+from plumbline.port.engine import SamplingParams
 
 TOKENS = [b"a", b"b", b"ab", b"BA", b"aab", b"", b"<s>", b"\xc3", b"\xa9", b"\xff", b"a" * 40, b"b\xff"]
 SIZE = len(TOKENS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.weights.reference_samplers import dry_penalties
 
 from plumbline.engines.filters.dry import DryHistory, suffix_matches
-from plumbline.engines.port import Dry
+from plumbline.port.engine import Dry
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
 shapes = st.fixed_dictionaries(

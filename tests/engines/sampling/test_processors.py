@@ -22,7 +22,7 @@ from torch import Tensor
 
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.port import GenerateRequest, ProcessorCall, RefusedRequestError, SamplingParams
+from plumbline.port.engine import GenerateRequest, ProcessorCall, RefusedRequestError, SamplingParams
 
 FIELD = "logits_processors[0]"
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.slots import Slots
-from plumbline.engines.port import GenerateRequest, SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.sampler import Sampler
+from plumbline.port.engine import GenerateRequest, SamplingParams, TokenLogprob
 
 VOCAB = 12
 CPU = torch.device("cpu")

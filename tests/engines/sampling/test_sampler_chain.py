@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.weights.reference_samplers import CUTS, dry_penalties, mirostat_kept, softmax, tempered
 
 from plumbline.engines.filters.chain import ChainSampler
-from plumbline.engines.port import SAMPLER_ORDER, Dry, Mirostat, SamplerChain, SamplingParams
+from plumbline.port.engine import SAMPLER_ORDER, Dry, Mirostat, SamplerChain, SamplingParams
 from plumbline_kernels.sampling import sample
 
 VOCAB = 14

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plumbline.engines.constraints.grammar import num_words
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
-from plumbline.engines.port import ThinkingBudget
+from plumbline.port.engine import ThinkingBudget
 
 VOCAB = 40
 tokens = st.lists(st.integers(0, 5), max_size=40)

@@ -12,7 +12,7 @@ from support.bodies import BODIES, each_api
 from support.models import GatedEngine, scripted, served, slow_down, tiny_engine, until
 from support.servers.asgi import serving
 
-from plumbline.engines.port import EngineStats
+from plumbline.port.engine import EngineStats
 
 
 @each_api

@@ -30,8 +30,8 @@ from support.servers.asgi import Exchange, Server, serving
 from support.servers.live import live
 from support.servers.shelf import CHAT, Shelf, body
 
+from plumbline.answer.text.render import Renderer
 from plumbline.server.settings import Settings
-from plumbline.text.render import Renderer
 
 
 @asynccontextmanager

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from support.models import answer_with, scripted, served
 from support.servers.asgi import serving
 
-from plumbline.server.claims.hub import Hub
-from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.limits.access import Access
+from plumbline.server.limits.claims.hub import Hub
+from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.limits.keys import as_sent
 from plumbline.server.limits.rates import Accounts, Rates
 from plumbline.server.settings import Settings, SettingsError

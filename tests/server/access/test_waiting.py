@@ -20,9 +20,9 @@ import pytest
 import uvicorn
 from support.models import scripted, served
 
-from plumbline._generated.utilities import Health
 from plumbline.cli import main
-from plumbline.engines.progress import Progress, report, watched
+from plumbline.contract._generated.utilities import Health
+from plumbline.port.progress import Progress, report, watched
 from plumbline.server.loading.catalog import only
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.sockets import bound, make_reusable

@@ -15,10 +15,10 @@ from support.servers.api_calls import Json
 from support.servers.asgi import Server, serving
 from support.speaking import speaking
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect, Utterance
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
 
 TEMPLATE = """{% for m in messages %}[{{ m.role }}]{{ m.reasoning_content or '' }}|{{ m.content or '' }}|
 {% for c in m.tool_calls or [] %}{{ c.function.name }}:{{ c.function.arguments | tojson }}{% endfor %}

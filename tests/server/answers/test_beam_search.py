@@ -7,7 +7,7 @@ from support.models import EOS, TOKENIZER, scripted, served
 from support.servers.api_calls import Json, chat, complete, native_server
 from support.servers.asgi import Server, serving
 
-from plumbline.engines.port import TokenChunk
+from plumbline.port.engine import TokenChunk
 
 from .test_samplers import PATHS, prompt_of
 

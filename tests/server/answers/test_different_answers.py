@@ -10,7 +10,7 @@ from support.models import TOKENIZER, answer_with, scripted, scripted_info, serv
 from support.servers.asgi import serving
 from support.speaking import speaking
 
-from plumbline.engines.port import GenerateRequest
+from plumbline.port.engine import GenerateRequest
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

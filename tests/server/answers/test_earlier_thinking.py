@@ -11,9 +11,9 @@ from support.models import CHATML, chatml, served, tiny_engine
 from support.servers.api_calls import chat
 from support.servers.asgi import serving
 
+from plumbline.answer.text.earlier_thinking import dropped_thinking, keeps_earlier_thinking
 from plumbline.cli import main
 from plumbline.server.start import run
-from plumbline.text.earlier_thinking import dropped_thinking, keeps_earlier_thinking
 
 _KEPT = "if message.reasoning_content"
 DROPPING = (

@@ -13,8 +13,8 @@ import pytest
 from support.models import byte_level, scripted, served
 from support.servers.asgi import serving
 
-from plumbline.text.fill_in import _FAMILIES
-from plumbline.text.render import Renderer
+from plumbline.answer.text.fill_in import _FAMILIES
+from plumbline.answer.text.render import Renderer
 
 BODY = {"model": "test-model", "prompt": "left", "suffix": "right", "max_tokens": 3}
 

@@ -23,11 +23,11 @@ from support.models import (
 from support.servers.api_calls import GREEDY, SEEDED, Json, chat, complete, native_server
 from support.servers.asgi import serving
 
-from plumbline.engines.port import TokenLogprob
-from plumbline.events import Logprob
-from plumbline.protocols.completions.writer import _alternatives
-from plumbline.text.render import Renderer
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.answer.events import Logprob
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.port.engine import TokenLogprob
+from plumbline.server.protocols.completions.writer import _alternatives
 
 
 @pytest.mark.parametrize("options", [GREEDY, {**SEEDED, "stop": ["e", "�"]}, SEEDED])

@@ -18,12 +18,12 @@ import pytest
 from support.models import CHATML, TOKENIZER, byte_level_definition, scripted, served
 from support.servers.asgi import serving
 
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer
 
 BOS = TOKENIZER.added["<|endoftext|>"]
 USER = [{"role": "user", "content": "hi"}]

@@ -11,8 +11,8 @@ from support.servers.api_calls import Json, chat, streamed
 from support.servers.asgi import serving
 from support.speaking import speaking
 
-from plumbline.protocols.common.obfuscation import BLOCK, obfuscated
-from plumbline.wire.decode import encode
+from plumbline.contract.wire.decode import encode
+from plumbline.server.protocols.common.obfuscation import BLOCK, obfuscated
 
 TEXT = "Hello, this is a longer answer in several pieces."
 BODIES: dict[str, Json] = {

@@ -21,9 +21,9 @@ from support.models import (
 )
 from support.servers.asgi import Event, Server, serving
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.text.render import Renderer
-from plumbline.turn import Prompt
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.turn import Prompt
+from plumbline.port.engine import GenerateRequest, TokenChunk
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "test-model", "messages": [{"role": "user", "content": "hello"}]},

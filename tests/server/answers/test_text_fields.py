@@ -10,7 +10,7 @@ from support.judges import as_folded, fold_chunks
 from support.models import CHATML, TOKENIZER, answer_with, chatml, scripted, served, text_chunks, token_chunks
 from support.servers.asgi import Server, serving
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.port.engine import GenerateRequest, TokenChunk
 
 Json = dict[str, Any]
 USER = {"role": "user", "content": "hi"}

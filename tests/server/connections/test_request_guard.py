@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.contract.wire.errors import ApiError
 from plumbline.server.start.connections.request_guard import (
     MAX_CHUNK_LINE,
     MAX_HEAD,
@@ -24,7 +25,6 @@ from plumbline.server.start.connections.request_guard import (
     MAX_TRAILERS,
     RequestGuard,
 )
-from plumbline.wire.errors import ApiError
 
 TOKENS = st.text("abcdefgh-", min_size=1, max_size=8).map(str.encode)
 VALUES = st.text("abc ,;=/0", max_size=12).map(lambda text: text.strip().encode())

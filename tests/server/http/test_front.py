@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline._generated import OPERATIONS
+from plumbline.contract._generated import OPERATIONS
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.http.middleware.bodies import _DRAIN_LIMIT
+from plumbline.server.http.middleware.front import Front
+from plumbline.server.http.streams import close_with_request
 from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.middleware.bodies import _DRAIN_LIMIT
-from plumbline.server.middleware.front import Front
 from plumbline.server.observe.routes import route_of
-from plumbline.server.streams import close_with_request
-from plumbline.wire.errors import ApiError
 
 MAX_BYTES = 1000
 OK = [{"type": "http.response.start", "status": 200, "headers": []}, {"type": "http.response.body"}]

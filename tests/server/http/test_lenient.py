@@ -20,9 +20,9 @@ from support.servers.asgi import Answer, serving
 from support.servers.live import live
 from websockets.sync.client import connect
 
+from plumbline.contract.wire.lenient.forms import FORMS
+from plumbline.contract.wire.lenient.stage import HINT
 from plumbline.server.settings import Settings
-from plumbline.wire.lenient.forms import FORMS
-from plumbline.wire.lenient.stage import HINT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md").read_text("utf-8")
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

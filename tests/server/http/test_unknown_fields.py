@@ -20,9 +20,9 @@ from support.bodies import BODIES
 from support.models import scripted, served
 from support.servers.asgi import serving
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline.wire.decode import decode
-from plumbline.wire.names.unknown import header_value, unknown_fields
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.names.unknown import header_value, unknown_fields
 
 CHAT = "/v1/chat/completions"
 ADDED = {

@@ -28,6 +28,8 @@ from support.servers.live import Live, live
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.large_bodies import LARGE_BODIES, LargeBodies
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.server.app import create_app
 from plumbline.server.limits.draining import DRAINING
@@ -35,8 +37,6 @@ from plumbline.server.limits.keys import KEYS
 from plumbline.server.limits.rates import RATES
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import _Connection
-from plumbline.wire.errors import ApiError
-from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
 
 BODY = {"model": "test-model", "input": "hi", "max_output_tokens": 16, "temperature": 0}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")

@@ -30,8 +30,8 @@ from support.servers.asgi import serving
 from support.weights.hearing import audio_part, wav
 from support.weights.vision import data_url, picture
 
-from plumbline.engines.media.audio import SAMPLE_RATE, AudioError, decode_audio
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.media.audio import SAMPLE_RATE, AudioError, decode_audio
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 

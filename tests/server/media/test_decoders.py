@@ -15,8 +15,8 @@ from PIL import Image
 from support.eyes import PNG, Eyes, chat
 from support.servers.asgi import serving
 
+from plumbline.base.workers.pool import WorkerPool
 from plumbline.server.media import load
-from plumbline.workers.pool import WorkerPool
 
 CHAT = "/v1/chat/completions"
 

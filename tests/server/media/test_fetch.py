@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.addresses import is_public
+from plumbline.server.addresses import is_public
 from plumbline.server.media.fetch import Fetcher, FetchError
 
 PRIVATE = [

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.weights.vision import data_url, picture
 
+from plumbline.answer.turn import MediaReference
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.http.streams import closing_streams
 from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.settings import Settings
-from plumbline.server.streams import closing_streams
-from plumbline.turn import MediaReference
-from plumbline.wire.errors import ApiError
 
 PNG = picture(4, 3)
 LARGE = picture(300, 300)

@@ -27,7 +27,7 @@ from support.models import served
 from support.servers.asgi import Server, serving
 from support.weights.vision import data_url, picture
 
-from plumbline.engines.media.images import ImageError, decode_image, upright_size
+from plumbline.media.images import ImageError, decode_image, upright_size
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 

@@ -27,8 +27,8 @@ from support.servers.asgi import serving
 from support.weights.moving import noise, shade, video, video_part
 from support.weights.vision import data_url, picture
 
-from plumbline.engines.media.video import VideoError, decode_video
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.media.video import VideoError, decode_video
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 

@@ -10,7 +10,7 @@ from support.servers.api_calls import Json, streamed
 from support.servers.asgi import serving
 from support.speaking import speaking
 
-from plumbline.engines.port import TokenChunk
+from plumbline.port.engine import TokenChunk
 
 PATHS = ["/v1/chat/completions", "/v1/completions"]
 TEXT = "Hello, this is a longer answer in several pieces."

@@ -12,7 +12,7 @@ from typing import Any
 from support.models import served, tiny_engine
 from support.servers.asgi import Server, serving
 
-from plumbline.protocols.common.sealing import Sealer
+from plumbline.server.protocols.common.sealing import Sealer
 
 COMPACT = "/v1/responses/compact"
 KEY = "a key of the server"

@@ -15,8 +15,8 @@ import pytest
 from support.models import TOKENIZER, echo, scripted, served, text_chunks
 from support.servers.asgi import Answer, Server, serving
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.protocols.responses.compaction import SUMMARY_REQUEST
+from plumbline.port.engine import GenerateRequest, TokenChunk
+from plumbline.server.protocols.responses.compaction import SUMMARY_REQUEST
 
 PATH = "/v1/responses"
 SUMMARY = "Ada; the bolt has 41 mm."

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support.models import TOKENIZER, answer_with, scripted, served
 from support.servers.asgi import Answer, serving
 
-from plumbline.protocols.responses.prompt_templates import BadTemplateError, PromptTemplate
 from plumbline.server.loading.prompts import load_prompts
+from plumbline.server.protocols.responses.prompt_templates import BadTemplateError, PromptTemplate
 from plumbline.server.settings import SettingsError
 
 GREETING: dict[str, Any] = {

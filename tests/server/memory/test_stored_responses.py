@@ -345,8 +345,8 @@ async def test_a_key_has_no_more_responses_than_allowed(tmp_path: Path) -> None:
 
 async def test_sealed_reasoning_opens_after_a_restart(tmp_path: Path) -> None:
     """ST-16: the key lives with the store."""
-    from plumbline.protocols.common.sealing import Sealer
     from plumbline.server.loading.storage import build_store
+    from plumbline.server.protocols.common.sealing import Sealer
     from plumbline.server.settings import Settings
 
     found = []

@@ -11,8 +11,8 @@ import pytest
 from support.models import GatedEngine, scripted, scripted_info, served, text_chunks, until
 from support.servers.asgi import Server, serving
 
-from plumbline.engines.port import RefusedRequestError
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.port.engine import RefusedRequestError
 from plumbline.server.settings import Settings, SettingsError, read_loras
 
 CHAT, LOAD, UNLOAD = "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"

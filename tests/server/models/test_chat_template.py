@@ -25,15 +25,15 @@ from support.laws import EXPLORED
 from support.models import TOKENIZER, scripted, text_chunks
 from support.servers.asgi import serving
 
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, Tool
 from plumbline.cli import main
-from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.pocket import MODEL_DIR
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OptionError, Settings
-from plumbline.text.render import Renderer
-from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Tool
 
 TEMPLATES = Path(__file__).parents[2] / "text" / "templates"
 SAYS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

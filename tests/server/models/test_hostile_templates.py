@@ -18,11 +18,11 @@ from support.bodies import BODIES
 from support.models import scripted, served, text_chunks
 from support.servers.asgi import serving
 
+from plumbline.answer.text.templates import workers
+from plumbline.base.workers.pool import Bounds
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
-from plumbline.text.templates import workers
-from plumbline.workers.pool import Bounds
 
 NESTED = (
     "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(40) %}"

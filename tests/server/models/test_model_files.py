@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.engines.adapters import read_config
-from plumbline.engines.port import RefusedRequestError
 from plumbline.pocket import MODEL_DIR
+from plumbline.port.engine import RefusedRequestError
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.settings import OptionError

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.laws import EXPLORED
 
-from plumbline.engines.port import EngineClosedError, EngineFullError
+from plumbline.port.engine import EngineClosedError, EngineFullError
 from plumbline.server.loading.pool import ModelLoadError, ModelPool
 
 SIZES = {"a": 1, "b": 2, "c": 3, "huge": 9}

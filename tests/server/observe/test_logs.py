@@ -18,7 +18,7 @@ import pytest
 from support.models import answer_with, scripted, served
 from support.servers.asgi import serving
 
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import configuration

@@ -26,13 +26,13 @@ from support.bodies import BODIES
 from support.models import GatedEngine, answer_with, scripted, scripted_info, served, until
 from support.servers.asgi import serving
 
-from plumbline.engines.port import EngineStats
-from plumbline.events import ChoiceEvent, Finish, Progress, TextDelta, Usage
-from plumbline.road.phases import Phases
+from plumbline.answer.events import ChoiceEvent, Finish, Progress, TextDelta, Usage
+from plumbline.answer.road.phases import Phases
+from plumbline.contract.wire.call import Call
+from plumbline.port.engine import EngineStats
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.observe.page import page
-from plumbline.wire.call import Call
 
 STATS = EngineStats(
     alive=True,

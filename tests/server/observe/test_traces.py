@@ -27,8 +27,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from support.models import answer_with, scripted, served, text_chunks
 from support.servers.asgi import Server, serving
 
-from plumbline.engines.port import Engine, GenerateRequest, TokenChunk
-from plumbline.server.middleware.front import Front
+from plumbline.port.engine import Engine, GenerateRequest, TokenChunk
+from plumbline.server.http.middleware.front import Front
 from plumbline.server.observe import traces
 from plumbline.server.settings import Settings
 from plumbline.server.settings.options import OptionError

@@ -18,8 +18,8 @@ from support.bodies import BODIES
 from support.models import TOKENIZER, echo, scripted, scripted_info, served, text_chunks
 from support.servers.asgi import Answer, serving
 
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.operations.defaults import with_defaults
 from plumbline.server.settings import Settings

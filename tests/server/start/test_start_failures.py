@@ -14,7 +14,7 @@ import pytest
 from plumbline.cli import main
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.start.explain import explained
-from plumbline.store.interface import StoreUnavailableError
+from plumbline.server.store.interface import StoreUnavailableError
 
 
 def last_line(capfd: pytest.CaptureFixture[str], *options: str) -> str:

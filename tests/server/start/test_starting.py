@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.cli import main
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.memory import release_unused

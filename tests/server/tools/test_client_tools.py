@@ -13,8 +13,8 @@ from support.judges import check_response, fold_response
 from support.servers.asgi import Server, serving
 from support.speaking import speaking
 
-from plumbline._generated.tools import HostedToolShell
-from plumbline.protocols.responses.client_tools.declared import client_function
+from plumbline.contract._generated.tools import HostedToolShell
+from plumbline.server.protocols.responses.client_tools.declared import client_function
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"

@@ -18,7 +18,7 @@ from support.laws import EXPLORED, FIRST_SEED
 from support.servers.asgi import Answer, Server, serving
 from support.servers.pocket import pocket_settings
 
-from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings

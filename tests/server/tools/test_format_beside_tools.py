@@ -12,8 +12,8 @@ import pytest
 from support.models import TOKENIZER, served, tiny_engine
 from support.servers.asgi import serving
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import choose
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import choose
 
 FORMAT = {
     "type": "object",

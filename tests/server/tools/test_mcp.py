@@ -37,7 +37,7 @@ from support.servers.mcp_server import running_mcp_server
 from support.speaking import speaking
 from websockets.asyncio.client import connect
 
-from plumbline.engines.port import EngineFullError, GenerateRequest, TokenChunk
+from plumbline.port.engine import EngineFullError, GenerateRequest, TokenChunk
 from plumbline.server.settings import Settings
 
 # The rounds

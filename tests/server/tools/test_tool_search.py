@@ -16,11 +16,11 @@ from support.judges import check_response, fold_response
 from support.servers.asgi import Server, serving
 from support.speaking import speaking
 
-from plumbline._generated.tool_search import ToolSearchOutputItemParam
-from plumbline._generated.tools import Tool
-from plumbline.protocols.responses.client_tools.search import shown_tools
-from plumbline.protocols.responses.mcp.declared import read_servers
-from plumbline.wire.errors import ApiError
+from plumbline.contract._generated.tool_search import ToolSearchOutputItemParam
+from plumbline.contract._generated.tools import Tool
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.responses.client_tools.search import shown_tools
+from plumbline.server.protocols.responses.mcp.declared import read_servers
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"

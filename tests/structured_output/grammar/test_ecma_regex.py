@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_output.walk import accepts, as_json_text, builder, grammar_and_notes, grammar_of
 
-from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.ecma_regex import to_rust_regex
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
 
 CHARACTERS = string.punctuation + " ßÖ中€"
 

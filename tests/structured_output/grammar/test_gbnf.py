@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.gbnf import is_gbnf, to_lark
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.gbnf import is_gbnf, to_lark
 
 TOKENIZER = llguidance.LLTokenizer("byte")
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.json_schema import (
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.json_schema import (
     MAX_DEPTH,
     MAX_MEMBERS,
     MAX_SIZE,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.lark import named_in, read_lark
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.lark import named_in, read_lark
 
 GRAMMAR = 'start: item ("," item)*\nitem: WORD | "(" start ")"\nWORD: /[a-z]+/\n%ignore " "'
 lines = st.sampled_from(["\n", "\n\n", "\n// a comment\n", "  // a comment\n", "\n   \n"])

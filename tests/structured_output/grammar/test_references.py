@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.json_schema import checked
-from plumbline.structured_output.grammar.references import _joined, with_pointers
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.json_schema import checked
+from plumbline.answer.structured_output.grammar.references import _joined, with_pointers
 
 TARGET = {"type": "integer", "minimum": 3}
 POINTED = {"type": "object", "properties": {"v": {"$ref": "#/$defs/t"}}, "$defs": {"t": TARGET}}

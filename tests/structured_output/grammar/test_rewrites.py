@@ -16,9 +16,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from plumbline.structured_output.grammar.ecma_regex import assertions
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.json_schema import checked
+from plumbline.answer.structured_output.grammar.ecma_regex import assertions
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.json_schema import checked
 
 NAMES = st.sampled_from(["a", "b", "ab", "c"])
 SIMPLE = st.sampled_from(

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.rust_regex import OneOf, Piece, escaped_piece, literal, pieces
+from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.rust_regex import OneOf, Piece, escaped_piece, literal, pieces
 
 ESCAPED = '"\\\n\r\t\b\f'
 """The characters with a short escape in JSON."""

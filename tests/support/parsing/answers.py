@@ -8,8 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from plumbline.engines.port import TokenLogprob
-from plumbline.events import (
+from plumbline.answer.events import (
     Finish,
     OutputEvent,
     ReasoningDelta,
@@ -18,7 +17,8 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.text.assemble import TextAssembler
+from plumbline.answer.text.assemble import TextAssembler
+from plumbline.port.engine import TokenLogprob
 from support.models import TOKENIZER
 from support.strategies import texts
 

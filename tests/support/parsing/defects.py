@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.formats.json_calls import JsonCall
-from plumbline.dialects.formats.named_json import NamedJson
-from plumbline.dialects.formats.pythonic import PythonCall
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.spec.call_format import ArgumentSyntax, Call
-from plumbline.dialects.spec.dialect import Section, ToolDialect
+from plumbline.answer.dialects.formats.json_calls import JsonCall
+from plumbline.answer.dialects.formats.named_json import NamedJson
+from plumbline.answer.dialects.formats.pythonic import PythonCall
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 
 __all__ = [
     "PARIS",

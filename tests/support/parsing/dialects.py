@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.model_dialect import AnswerFrame
-from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.call_format import ArgumentSyntax, Call
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
-from plumbline.dialects.spec.markers import Markers
-from plumbline.events import (
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import AnswerFrame
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
+from plumbline.answer.dialects.spec.markers import Markers
+from plumbline.answer.events import (
     FinishReason,
     OutputEvent,
     ReasoningDelta,

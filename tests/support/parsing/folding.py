@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.events import (
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.events import (
     FinishReason,
     OutputEvent,
     ReasoningDelta,

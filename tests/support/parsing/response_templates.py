@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
-from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Utterance
 from support.parsing.dialects import Dialect
 from support.parsing.plans import Plan
 

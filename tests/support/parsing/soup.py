@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.pocket import MODEL_DIR
-from plumbline.text.tokenizer import TextTokenizer
 from support.laws import DIALECT_NAMES
 from support.parsing.dialects import DIALECTS, Dialect, Folded
 from support.parsing.response_templates import TEMPLATES

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from plumbline.dialects.formats.elements import ElementCall
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.formats.tags import element
-from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Section, ToolDialect
+from plumbline.answer.dialects.formats.elements import ElementCall
+from plumbline.answer.dialects.formats.tagged import TaggedCall
+from plumbline.answer.dialects.formats.tags import element
+from plumbline.answer.dialects.parsers.render import render_calls
+from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 from support.parsing.defects import PARIS, Defects, around, meant
 
 __all__ = ["elements", "tags"]

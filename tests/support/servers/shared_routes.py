@@ -19,7 +19,7 @@ from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
-from plumbline._generated.routes import ROUTE_HANDLERS
+from plumbline.contract._generated.routes import ROUTE_HANDLERS
 from plumbline.server import app as product
 
 __all__ = ["create_app"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from plumbline.engines.port import EngineStats
 from plumbline.engines.scripted import Script, ScriptedEngine
+from plumbline.port.engine import EngineStats
 from plumbline.server import models
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.model import ServedModel

@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from plumbline.engines.port import EngineInfo, EngineStats, GenerateRequest, TokenChunk
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import MODEL_DIR
+from plumbline.port.engine import EngineInfo, EngineStats, GenerateRequest, TokenChunk
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import Supervisor
 from plumbline.server.start.sockets import bound
-from plumbline.text.tokenizer import TextTokenizer
 from support.models import GatedEngine
 
 __all__ = ["KEY", "LIMITED", "TOKENIZER", "WORDS", "Running", "supervised", "wait_for"]

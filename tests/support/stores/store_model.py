@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from plumbline.store.records import UNFINISHED, ChatRecord, ConversationRecord, ItemRecord, ResponseRecord
+from plumbline.server.store.records import (
+    UNFINISHED,
+    ChatRecord,
+    ConversationRecord,
+    ItemRecord,
+    ResponseRecord,
+)
 
 __all__ = ["StoreModel"]
 

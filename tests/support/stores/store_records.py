@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline.store.records import ChatRecord, ItemRecord, ResponseRecord
+from plumbline.server.store.records import ChatRecord, ItemRecord, ResponseRecord
 
 __all__ = ["chat", "item", "record"]
 

@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from plumbline._generated import OPERATIONS
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import choose
-from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import choose
+from plumbline.contract._generated import OPERATIONS
+from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.model import ServedModel
 from support.models import TOKENIZER, scripted, scripted_info, served, tiny_engine, token_chunks

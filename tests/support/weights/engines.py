@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
-from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenChunk
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import MODEL_DIR
+from plumbline.port.engine import Engine, GenerateRequest, SamplingParams, TokenChunk
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline_training.texts import corpus

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.answer.text.tokenizer import TextTokenizer
 
 __all__ = ["KINDS", "reference", "tokenizer"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plumbline.gguf_file import GgufError, read_index
+from plumbline.base.gguf_file import GgufError, read_index
 
 
 def text(value: str) -> bytes:

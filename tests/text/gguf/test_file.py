@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plumbline.gguf_file import GgufError, read_metadata
+from plumbline.answer.text.gguf import SAMPLES, disagreement, write_text_folder
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.base.gguf_file import GgufError, read_metadata
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
-from plumbline.text.gguf import SAMPLES, disagreement, write_text_folder
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 OURS = TextTokenizer.from_folder(MODEL_DIR)
 

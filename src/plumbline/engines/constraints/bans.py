@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import GrammarError, Matcher, Vocabulary, num_words
-from plumbline.engines.port import SamplingParams
+from plumbline.port.engine import SamplingParams
 
 __all__ = ["BanMatcher", "TokenTexts"]
 

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.base.workers.pool import Bounds, Worker, WorkerError, WorkerPool, WorkersBusyError
 from plumbline.engines.constraints.digit_runs import digit_tokens
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
@@ -34,7 +35,6 @@ from plumbline.engines.constraints.lark import (
     num_words,
 )
 from plumbline.engines.constraints.trial import TrialSetup, Verdict
-from plumbline.workers.pool import Bounds, Worker, WorkerError, WorkerPool, WorkersBusyError
 
 __all__ = [
     "CompiledGrammar",

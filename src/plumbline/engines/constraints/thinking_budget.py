@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import Matcher
-from plumbline.engines.port import ThinkingBudget
+from plumbline.port.engine import ThinkingBudget
 
 __all__ = ["ThinkingBudgetMatcher"]
 

@@ -1,6 +1,6 @@
 """Try a grammar in a worker, which it may end, before the server compiles it.
 
-`plumbline.workers` starts the process. It imports llguidance and NumPy, and nothing of the models.
+`plumbline.base.workers` starts the process. It imports llguidance and NumPy, and nothing of the models.
 """
 
 from __future__ import annotations

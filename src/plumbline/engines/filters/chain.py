@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engines.filters.dry import DryHistory
-from plumbline.engines.port import Mirostat, SamplerChain, SamplingParams
+from plumbline.port.engine import Mirostat, SamplerChain, SamplingParams
 from plumbline_kernels.sampling import random_bits
 
 __all__ = ["ChainSampler"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.port import Dry
+from plumbline.port.engine import Dry
 
 __all__ = ["MAX_WINDOW", "DryHistory"]
 

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plumbline.engines.port import ProcessorCall, RefusedRequestError
+from plumbline.port.engine import ProcessorCall, RefusedRequestError
 
 __all__ = [
     "GROUP",

@@ -10,8 +10,8 @@ from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Library
 from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
-from plumbline.engines.port import EngineInfo
 from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
+from plumbline.port.engine import EngineInfo
 
 __all__ = ["LlamaCppEngine", "LlamaCppError"]
 

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.end_tokens import file_ends, is_end_key
+from plumbline.base.end_tokens import file_ends, is_end_key
+from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.moving import cut_cells, state_of
 from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
 from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.llama_cpp.threads import Threads
 from plumbline.engines.llama_cpp.vocabulary import quiet, tokenize
-from plumbline.gguf_file import read_metadata
 from plumbline_kernels.cpu.library import usable_cores
 
 __all__ = ["Library"]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from plumbline.engines.adapters import AdapterUsers
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models.adapters.config import AdapterError
-from plumbline.engines.port import RefusedRequestError
 from plumbline.engines.request import PlacedAdapter
+from plumbline.port.engine import RefusedRequestError
 
 __all__ = ["NamedAdapters"]
 

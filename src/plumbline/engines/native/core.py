@@ -21,12 +21,12 @@ from plumbline.engines.native.scheduling.scheduler import Scheduled, Scheduler, 
 from plumbline.engines.native.scheduling.snapshots import StateSnapshots
 from plumbline.engines.native.scheduling.speculation import Speculator
 from plumbline.engines.native.slots import Slots
-from plumbline.engines.port import GenerateRequest, TokenLogprob
 from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
 from plumbline.engines.sampling.masks import MaskWorker
 from plumbline.engines.sampling.rows import upload
 from plumbline.engines.sampling.sampler import TokensInFlight
 from plumbline.engines.threaded.request_core import RequestCore
+from plumbline.port.engine import GenerateRequest, TokenLogprob
 
 __all__ = ["EngineCore"]
 

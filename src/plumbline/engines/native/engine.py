@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline.engines.checks import check_media, no_adapters
+from plumbline.engines.checks import no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.adapters import NamedAdapters
@@ -16,8 +16,9 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import Runner
-from plumbline.engines.port import EngineInfo, EngineStats, MediaPrompt
 from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
+from plumbline.port.checks import check_media
+from plumbline.port.engine import EngineInfo, EngineStats, MediaPrompt
 
 __all__ = ["NativeEngine"]
 
@@ -77,13 +78,13 @@ class NativeEngine(ThreadedEngine):
         )
 
     async def stop(self) -> None:
-        """See `plumbline.engines.port.Engine.stop`."""
+        """See `plumbline.port.engine.Engine.stop`."""
         await super().stop()
         if self._images is not None:
             self._images.close()
 
     def stats(self) -> EngineStats:
-        """See `plumbline.engines.port.Engine.stats`."""
+        """See `plumbline.port.engine.Engine.stats`."""
         hanging = 0 if self._images is None else self._images.num_hanging
         return msgspec.structs.replace(super().stats(), num_hanging_images=hanging)
 
@@ -95,17 +96,17 @@ class NativeEngine(ThreadedEngine):
         return core
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`."""
+        """See `plumbline.port.engine.Engine.expand`."""
         check_media(prompt, self.info)
         return prompt.token_ids if self._images is None else await self._images.expand(prompt)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """See `plumbline.engines.port.Engine.load_adapter`."""
+        """See `plumbline.port.engine.Engine.load_adapter`."""
         if self._named is None:
             raise no_adapters(self._info)
         await self._named.load(name, folder, self.between_steps)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `plumbline.engines.port.Engine.unload_adapter`; returns when no request uses it any more."""
+        """See `plumbline.port.engine.Engine.unload_adapter`; returns when no request uses it any more."""
         if self._named is not None:
             await self._named.unload(name, self.between_steps)

@@ -21,10 +21,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from plumbline.base.workers.memory import trim
+from plumbline.base.workers.turns import Turns
 from plumbline.engines.daemon import in_daemon_thread
-from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models.vision.layout import ImageLayout
-from plumbline.engines.port import (
+from plumbline.engines.request import PlacedImage
+from plumbline.media.images import ImageError
+from plumbline.port.engine import (
     EngineClosedError,
     GenerateRequest,
     MediaItem,
@@ -32,9 +35,6 @@ from plumbline.engines.port import (
     Modality,
     RefusedRequestError,
 )
-from plumbline.engines.request import PlacedImage
-from plumbline.workers.memory import trim
-from plumbline.workers.turns import Turns
 
 __all__ = ["ImageReader"]
 

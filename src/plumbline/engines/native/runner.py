@@ -20,11 +20,11 @@ from plumbline.engines.native.graphs import Capture, StepGraphs
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.scheduling.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
-from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.sampler import Sampler, TokensInFlight
+from plumbline.port.engine import TokenLogprob
 from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]

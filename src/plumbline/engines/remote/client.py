@@ -13,16 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline.engines.port import (
-    EngineClosedError,
-    EngineFullError,
-    EngineInfo,
-    EngineStats,
-    GenerateRequest,
-    MediaPrompt,
-    RefusedRequestError,
-    TokenChunk,
-)
 from plumbline.engines.remote.link import LOST, SILENT, Link, engine_info
 from plumbline.engines.remote.messages import (
     Abort,
@@ -43,6 +33,16 @@ from plumbline.engines.remote.messages import (
     ToHost,
     UnloadAdapter,
     Unread,
+)
+from plumbline.port.engine import (
+    EngineClosedError,
+    EngineFullError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    MediaPrompt,
+    RefusedRequestError,
+    TokenChunk,
 )
 
 __all__ = ["RemoteEngine"]
@@ -160,7 +160,7 @@ class RemoteEngine:
             stream.answers.put_nowait(TokenChunk(finish_reason="abort"))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
-        """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        """Continue a sequence; see `plumbline.port.engine.Engine.generate`."""
         if request.request_id in self._names:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
         if (full := self._full(request.client)) is not None:
@@ -188,7 +188,7 @@ class RemoteEngine:
                 self.link.send(Abort(number))
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
-        """See `plumbline.engines.port.Engine.refusal`.
+        """See `plumbline.port.engine.Engine.refusal`.
 
         The host's last message has counted what arrives at all API servers; what has arrived here since comes on top.
         """
@@ -225,7 +225,7 @@ class RemoteEngine:
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """See `plumbline.engines.port.Engine.arriving`."""
+        """See `plumbline.port.engine.Engine.arriving`."""
         if not self.link.is_open:
             yield  # A host that does not read could not take it off `_unseen`.
             return
@@ -239,21 +239,21 @@ class RemoteEngine:
             self.link.send(Arrived(number))
 
     async def check_grammar(self, grammar: str, client: str = "") -> None:
-        """See `plumbline.engines.port.Engine.check_grammar`."""
+        """See `plumbline.port.engine.Engine.check_grammar`."""
         await self._ask(lambda number: CheckGrammar(number, grammar, client))
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`."""
+        """See `plumbline.port.engine.Engine.expand`."""
         answer = await self._ask(lambda number: Expand(number, prompt))
         return answer.token_ids if isinstance(answer, Expanded) else ()
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """See `plumbline.engines.port.Engine.load_adapter`."""
+        """See `plumbline.port.engine.Engine.load_adapter`."""
         await self._ask(lambda number: LoadAdapter(number, name, str(folder)))
         self._adapters[name] = folder
 
     async def unload_adapter(self, name: str) -> None:
-        """See `plumbline.engines.port.Engine.unload_adapter`."""
+        """See `plumbline.port.engine.Engine.unload_adapter`."""
         self._adapters.pop(name, None)
         await self._ask(lambda number: UnloadAdapter(number, name))
 

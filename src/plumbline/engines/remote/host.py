@@ -15,16 +15,6 @@ from typing import Any
 import msgspec
 
 from plumbline.engines.arrivals import Arrivals
-from plumbline.engines.port import (
-    Engine,
-    EngineClosedError,
-    EngineFullError,
-    EngineStats,
-    GenerateRequest,
-    MediaPrompt,
-    RefusedRequestError,
-    TokenChunk,
-)
 from plumbline.engines.remote.journal import Question, Suspicion
 from plumbline.engines.remote.memory import MemoryUse
 from plumbline.engines.remote.messages import (
@@ -35,10 +25,8 @@ from plumbline.engines.remote.messages import (
     Checked,
     CheckGrammar,
     Chunks,
-    Connection,
     Expand,
     Expanded,
-    FrameError,
     Generate,
     Hello,
     LoadAdapter,
@@ -48,6 +36,17 @@ from plumbline.engines.remote.messages import (
     ToHost,
     UnloadAdapter,
     Unread,
+)
+from plumbline.port.connection import Connection, FrameError
+from plumbline.port.engine import (
+    Engine,
+    EngineClosedError,
+    EngineFullError,
+    EngineStats,
+    GenerateRequest,
+    MediaPrompt,
+    RefusedRequestError,
+    TokenChunk,
 )
 
 __all__ = ["EngineHost"]

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from plumbline.engines.port import GenerateRequest, MediaPrompt, RefusedRequestError
 from plumbline.engines.remote.messages import CheckGrammar, Expand, Generate, LoadAdapter
+from plumbline.port.engine import GenerateRequest, MediaPrompt, RefusedRequestError
 
 __all__ = ["Entry", "Journal", "Question", "Suspicion", "create", "digest", "read"]
 

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from plumbline.engines.port import EngineInfo
 from plumbline.engines.remote import history
 from plumbline.engines.remote.history import History, history_of
-from plumbline.engines.remote.messages import Connection, FrameError, FromHost, Hello
+from plumbline.engines.remote.messages import FromHost, Hello
+from plumbline.port.connection import Connection, FrameError
+from plumbline.port.engine import EngineInfo
 
 __all__ = ["LOST", "SILENT", "Link", "engine_info"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from plumbline.engines.port import TokenLogprob
+from plumbline.port.engine import TokenLogprob
 
 __all__ = ["logprob_rows"]
 

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plumbline.engines.port import SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.rows import SamplingRows, upload
+from plumbline.port.engine import SamplingParams, TokenLogprob
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 

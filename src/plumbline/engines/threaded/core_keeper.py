@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from plumbline.engines.port import EngineClosedError, EngineStats
 from plumbline.engines.threaded.core_thread import CoreThread, Message
 from plumbline.engines.threaded.request_core import Output, RequestCore
+from plumbline.port.engine import EngineClosedError, EngineStats
 
 __all__ = ["CoreKeeper", "Renew", "settle"]
 

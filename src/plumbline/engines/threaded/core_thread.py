@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.processors import RequestProcessors
-from plumbline.engines.port import GenerateRequest
 from plumbline.engines.request import PlacedImage
 from plumbline.engines.threaded.request_core import Output, RequestCore
+from plumbline.port.engine import GenerateRequest
 
 __all__ = ["CoreThread", "Message", "Overdue", "Reading", "Submission", "Work"]
 

@@ -18,13 +18,17 @@ import msgspec
 
 from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.admission import Admission, MediaReader, Readings
-from plumbline.engines.checks import check_media, check_request, no_adapters
+from plumbline.engines.checks import check_request, no_adapters
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.filters.processors import ProcessorFactory, RequestProcessors, make_processors
-from plumbline.engines.port import (
+from plumbline.engines.threaded.core_keeper import CoreKeeper, settle
+from plumbline.engines.threaded.core_thread import Overdue, Reading, Submission, Work
+from plumbline.engines.threaded.request_core import Output, RequestCore
+from plumbline.port.checks import check_media
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     EngineInfo,
@@ -33,9 +37,6 @@ from plumbline.engines.port import (
     MediaPrompt,
     TokenChunk,
 )
-from plumbline.engines.threaded.core_keeper import CoreKeeper, settle
-from plumbline.engines.threaded.core_thread import Overdue, Reading, Submission, Work
-from plumbline.engines.threaded.request_core import Output, RequestCore
 
 __all__ = ["FEATURES", "ThreadedEngine"]
 
@@ -146,7 +147,7 @@ class ThreadedEngine:
         self._fail_works()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
-        """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        """Continue a sequence; see `plumbline.port.engine.Engine.generate`."""
         check_request(request, self._info)
         processors = make_processors(request.sampling.processors, self.processors)
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
@@ -198,20 +199,20 @@ class ThreadedEngine:
         return chunk
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
-        """See `plumbline.engines.port.Engine.refusal`."""
+        """See `plumbline.port.engine.Engine.refusal`."""
         return self.admission.refusal(client, more)
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """See `plumbline.engines.port.Engine.arriving`."""
+        """See `plumbline.port.engine.Engine.arriving`."""
         return self.admission.arrivals.one(client)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""
+        """See `plumbline.port.engine.Engine.expand`. Engines that take media override it."""
         check_media(prompt, self._info)
         return prompt.token_ids
 
     async def check_grammar(self, grammar: str, client: str = "") -> None:
-        """See `plumbline.engines.port.Engine.check_grammar`."""
+        """See `plumbline.port.engine.Engine.check_grammar`."""
         await self.admission.compile(grammar, client)
 
     async def load_adapter(self, name: str, folder: Path) -> None:

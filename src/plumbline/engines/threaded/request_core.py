@@ -16,11 +16,11 @@ from collections.abc import Collection
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.processors import RequestProcessors
-from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import PlacedImage, RequestState
 from plumbline.engines.sampling.late_masks import LateMasks
 from plumbline.engines.threaded.request_queues import RequestQueues
 from plumbline.engines.threaded.trials import Trials
+from plumbline.port.engine import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 
 __all__ = ["Output", "RequestCore"]
 

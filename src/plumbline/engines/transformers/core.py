@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.fairness import fairest
-from plumbline.engines.port import EngineInfo, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.threaded.request_core import RequestCore
@@ -23,6 +22,7 @@ from plumbline.engines.threaded.request_queues import RequestQueues
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
 from plumbline.engines.transformers.vision import MediaReader
+from plumbline.port.engine import EngineInfo, TokenChunk, TokenLogprob
 
 __all__ = ["TransformersCore"]
 

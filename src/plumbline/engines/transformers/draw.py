@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.constraints.grammar import num_words
-from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import fill_mask
+from plumbline.port.engine import TokenLogprob
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["draw", "prompt_logprobs"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from plumbline.end_tokens import folder_ends, token_ids
-from plumbline.engines.checks import check_media
+from plumbline.base.end_tokens import folder_ends, token_ids
 from plumbline.engines.constraints.grammar import GrammarCompiler
-from plumbline.engines.port import EngineInfo, MediaPrompt
 from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore
 from plumbline.engines.transformers.loading import load_hf_model
 from plumbline.engines.transformers.vision import MediaReader
+from plumbline.port.checks import check_media
+from plumbline.port.engine import EngineInfo, MediaPrompt
 
 __all__ = ["TransformersEngine"]
 
@@ -117,7 +117,7 @@ class TransformersEngine(ThreadedEngine):
         )
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`; runs the model's processor in a worker thread."""
+        """See `plumbline.port.engine.Engine.expand`; runs the model's processor in a worker thread."""
         check_media(prompt, self.info)
         if self._media is None:
             return prompt.token_ids

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.engines.media.images import decode_image
-from plumbline.engines.media.video import Video, decode_bounded_video
-from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
+from plumbline.media.images import decode_image
+from plumbline.media.video import Video, decode_bounded_video
+from plumbline.port.engine import MediaItem, MediaPrompt, Modality, RefusedRequestError
 
 __all__ = ["MediaReader", "PromptInputs", "load_processor"]
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumbline.engines.adapters import CONFIG, WEIGHTS, AdapterUsers, adapter_rank
-from plumbline.engines.port import RefusedRequestError
+from plumbline.port.engine import RefusedRequestError
 
 __all__ = ["AdapterSet"]
 

@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.engines.admission import Admission
-from plumbline.engines.checks import check_media, check_request, no_adapters
+from plumbline.engines.checks import check_request, no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
-from plumbline.engines.port import (
+from plumbline.engines.vllm.adapters import AdapterSet
+from plumbline.engines.vllm.configuration import VllmError, check_release, engine_config
+from plumbline.engines.vllm.media import MediaRenderer, modalities
+from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
+from plumbline.port.checks import check_media
+from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
     EngineInfo,
@@ -29,10 +34,6 @@ from plumbline.engines.port import (
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.engines.vllm.adapters import AdapterSet
-from plumbline.engines.vllm.configuration import VllmError, check_release, engine_config
-from plumbline.engines.vllm.media import MediaRenderer, modalities
-from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
 
 __all__ = ["VllmEngine"]
 
@@ -42,7 +43,7 @@ _FAILED = "The engine failed while it computed this request."
 
 
 class VllmEngine:
-    """Run a model with vLLM; see `plumbline.engines.port.Engine`.
+    """Run a model with vLLM; see `plumbline.port.engine.Engine`.
 
     vLLM runs in processes of its own, which `start` begins; that takes seconds to minutes. Grammars, thinking budgets
     and bans are ours (`grammars.py`); draws with a seed repeat, but are not those of our engine.
@@ -181,18 +182,18 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown, 30.0)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`; vLLM runs the model's image processor in a worker thread."""
+        """See `plumbline.port.engine.Engine.expand`; vLLM runs the model's image processor in a worker thread."""
         check_media(prompt, self._info)
         if self._media is None:
             raise EngineClosedError("The engine is shutting down.")
         return list((await self._media.render(prompt))["prompt_token_ids"])
 
     async def check_grammar(self, grammar: str, client: str = "") -> None:
-        """See `plumbline.engines.port.Engine.check_grammar`."""
+        """See `plumbline.port.engine.Engine.check_grammar`."""
         await self.admission.compile(grammar, client)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
-        """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        """Continue a sequence; see `plumbline.port.engine.Engine.generate`."""
         sampling = request.sampling
         check_request(request, self._info)
         matcher = None
@@ -224,7 +225,7 @@ class VllmEngine:
             self.admission.mark(request_id, True)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """See `plumbline.engines.port.Engine.load_adapter`."""
+        """See `plumbline.port.engine.Engine.load_adapter`."""
         if self._adapters is None:
             raise no_adapters(self._info)
         if self._llm is None:
@@ -232,7 +233,7 @@ class VllmEngine:
         await self._adapters.load(self._llm, name, folder)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `plumbline.engines.port.Engine.unload_adapter`; returns when no request uses it any more."""
+        """See `plumbline.port.engine.Engine.unload_adapter`; returns when no request uses it any more."""
         if self._adapters is not None and self._llm is not None:
             await self._adapters.unload(self._llm, name)
 
@@ -278,11 +279,11 @@ class VllmEngine:
             await source.aclose()  # Aborts what still runs.
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
-        """See `plumbline.engines.port.Engine.refusal`."""
+        """See `plumbline.port.engine.Engine.refusal`."""
         return self.admission.refusal(client, more)
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """See `plumbline.engines.port.Engine.arriving`."""
+        """See `plumbline.port.engine.Engine.arriving`."""
         return self.admission.arrivals.one(client)
 
     def abort(self, request_id: str) -> None:

@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.engines.media.audio import SAMPLE_RATE, decode_audio
-from plumbline.engines.media.images import decode_image
-from plumbline.engines.media.video import decode_bounded_video
-from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
+from plumbline.media.audio import SAMPLE_RATE, decode_audio
+from plumbline.media.images import decode_image
+from plumbline.media.video import decode_bounded_video
+from plumbline.port.engine import MediaItem, MediaPrompt, Modality, RefusedRequestError
 
 __all__ = ["MediaRenderer", "modalities", "num_bytes"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline.engines.port import RefusedRequestError, SamplingParams
+from plumbline.port.engine import RefusedRequestError, SamplingParams
 
 __all__ = ["FEATURES", "MatcherSpec", "matcher_spec", "vllm_parameters"]
 

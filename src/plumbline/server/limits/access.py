@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import ApiError
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates, SharedAccounts
 from plumbline.server.settings import Settings, SettingsError
-from plumbline.wire.call import Call
-from plumbline.wire.errors import ApiError
 
 __all__ = ["Access"]
 

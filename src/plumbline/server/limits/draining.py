@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from plumbline._generated.utilities import Health
-from plumbline.wire.errors import ApiError, engine_unavailable
+from plumbline.contract._generated.utilities import Health
+from plumbline.contract.wire.errors import ApiError, engine_unavailable
 
 __all__ = ["DRAINING", "LIVE", "PROBES", "Draining"]
 

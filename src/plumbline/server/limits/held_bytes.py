@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from plumbline.wire.errors import rate_limited
+from plumbline.contract.wire.errors import rate_limited
 
 __all__ = ["LEAST_RATE", "ByteBudget", "HeldMessage", "Reservation"]
 

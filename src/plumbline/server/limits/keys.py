@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 from plumbline.server.settings.keys import Key, digest_of, read_key
-from plumbline.wire.call import Call
-from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
 __all__ = ["KEYS", "KeyRing", "admin_error", "as_sent"]
 

@@ -15,10 +15,10 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from plumbline.events import ChoiceEvent, Finish, ReasoningDelta, TextDelta, ToolCallDelta
-from plumbline.server.claims.messages import Verdict
+from plumbline.answer.events import ChoiceEvent, Finish, ReasoningDelta, TextDelta, ToolCallDelta
+from plumbline.contract.wire.errors import ApiError, rate_limited
+from plumbline.server.limits.claims.messages import Verdict
 from plumbline.server.settings.keys import Key, digest_of
-from plumbline.wire.errors import ApiError, rate_limited
 
 __all__ = ["RATES", "Accounts", "Rates", "RequestShare", "SharedAccounts"]
 
@@ -261,7 +261,7 @@ class RequestShare:
         self._leave: Callable[[], None] | None = partial(rates.leave, api_key)
 
     def keep(self) -> Callable[[], None]:
-        """See `plumbline.wire.call.KeyShare.keep`."""
+        """See `plumbline.contract.wire.call.KeyShare.keep`."""
         leave, self._leave = self._leave, None
         assert leave is not None
         return leave

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plumbline.engines.adapters import adapter_rank
-from plumbline.engines.port import RefusedRequestError
+from plumbline.port.engine import RefusedRequestError
 from plumbline.server.settings import OptionError, Settings
 
 __all__ = ["largest_rank", "vllm_rank"]

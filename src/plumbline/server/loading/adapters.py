@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from plumbline.contract.wire.errors import ApiError, invalid_request, unsupported_operation, unsupported_value
 from plumbline.engines.adapters import CONFIG
-from plumbline.engines.port import Engine, RefusedRequestError
+from plumbline.port.engine import Engine, RefusedRequestError
 from plumbline.server.settings import Settings, SettingsError
-from plumbline.wire.errors import ApiError, invalid_request, unsupported_operation, unsupported_value
 
 __all__ = ["Adapters"]
 

@@ -12,14 +12,16 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from plumbline.end_tokens import folder_ends
+from plumbline.answer.text.gguf import disagreement, uncompared
+from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.base.end_tokens import folder_ends
 from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.native.models.description import Experts
-from plumbline.engines.port import Engine, EngineInfo
 from plumbline.engines.threaded.engine import ThreadedEngine
+from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
 from plumbline.server.loading.native.engine import build_native
 from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
@@ -32,8 +34,6 @@ from plumbline.server.loading.native.model import (
 )
 from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OPTIONS, OptionError, Settings
-from plumbline.text.gguf import disagreement, uncompared
-from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 __all__ = [
     "EngineChoice",

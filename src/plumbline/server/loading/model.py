@@ -15,35 +15,35 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from plumbline import __version__
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.kinds.plain import PLAIN
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.response_template import BadResponseTemplateError
-from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.kinds.plain import PLAIN
+from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
+from plumbline.answer.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.answer.text.gguf import write_text_folder
+from plumbline.answer.text.prompts.deepseek import ModelTexts
+from plumbline.answer.text.prompts.encoders import PromptFormat
+from plumbline.answer.text.prompts.families import prompt_encoder
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.shown_call import shown_call
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.templates.workers import Rendering, rendering_now
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.text.tokenizer_files import rebuilt_parts
+from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.threads import bound_waits
-from plumbline.engines.port import Engine
-from plumbline.gguf_file import read_metadata
 from plumbline.pocket import MODEL_DIR
-from plumbline.protocols.common.sampling.defaults import (
+from plumbline.port.engine import Engine
+from plumbline.server.loading.memory import weight_bytes
+from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
+from plumbline.server.loading.templates import load_template, template_defaults
+from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
     Defaults,
     defaults_of_config,
     defaults_of_gguf,
 )
-from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
-from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.settings import OptionError, Settings, SettingsError
-from plumbline.text.gguf import write_text_folder
-from plumbline.text.prompts.deepseek import ModelTexts
-from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.prompts.families import prompt_encoder
-from plumbline.text.render import Renderer
-from plumbline.text.shown_call import shown_call
-from plumbline.text.templates.template import ChatTemplate
-from plumbline.text.templates.workers import Rendering, rendering_now
-from plumbline.text.tokenizer import TextTokenizer
-from plumbline.text.tokenizer_files import rebuilt_parts
 
 __all__ = ["Elsewhere", "ServedModel", "find_files", "load", "model_name"]
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Generic, Literal, TypeVar
 
-from plumbline.engines.port import EngineClosedError, EngineFullError
+from plumbline.port.engine import EngineClosedError, EngineFullError
 
 __all__ = ["Lease", "ModelLoadError", "ModelPool", "ModelStatus"]
 

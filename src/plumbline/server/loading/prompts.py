@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from plumbline.protocols.responses.prompt_templates import (
+from plumbline.server.protocols.responses.prompt_templates import (
     BadTemplateError,
     PromptTemplate,
     PromptTemplates,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plumbline.server.settings import OptionError, Settings
-from plumbline.store.interface import Store
-from plumbline.store.open import BadStoreUrlError, open_store
-from plumbline.store.sql.sweep import Retention
+from plumbline.server.store.interface import Store
+from plumbline.server.store.open import BadStoreUrlError, open_store
+from plumbline.server.store.sql.sweep import Retention
 
 __all__ = ["build_store"]
 

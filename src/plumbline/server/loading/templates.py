@@ -10,22 +10,22 @@ from typing import Any
 
 import msgspec
 
-from plumbline.end_tokens import ends_in_template
-from plumbline.pocket import MODEL_DIR
-from plumbline.protocols.common.fields import SERVER_VARIABLES
-from plumbline.server.settings import OptionError, Settings
-from plumbline.server.settings.options import shown
-from plumbline.server.settings.values import read_bounded, reason_of
-from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.templates.content_format import ContentFormat
-from plumbline.text.templates.template import (
+from plumbline.answer.text.prompts.encoders import PromptFormat
+from plumbline.answer.text.templates.content_format import ContentFormat
+from plumbline.answer.text.templates.template import (
     ChatTemplate,
     TemplateError,
     TemplateFacts,
     TemplateSpec,
     named_templates,
 )
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.base.end_tokens import ends_in_template
+from plumbline.pocket import MODEL_DIR
+from plumbline.server.protocols.common.fields import SERVER_VARIABLES
+from plumbline.server.settings import OptionError, Settings
+from plumbline.server.settings.options import shown
+from plumbline.server.settings.values import read_bounded, reason_of
 
 __all__ = ["given_ends", "load_template", "template_defaults"]
 

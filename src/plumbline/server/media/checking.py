@@ -10,11 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from plumbline.engines.media.audio import SAMPLE_RATE, AudioError, decode_audio
-from plumbline.engines.media.images import ImageError, decode_image, reduced_image
-from plumbline.engines.media.video import VideoError
-from plumbline.engines.media.video_frames import decode_frames
-from plumbline.workers.process import Handler
+from plumbline.base.workers.process import Handler
+from plumbline.media.audio import SAMPLE_RATE, AudioError, decode_audio
+from plumbline.media.images import ImageError, decode_image, reduced_image
+from plumbline.media.video import VideoError
+from plumbline.media.video_frames import decode_frames
 
 __all__ = ["Checked", "FileQuestion", "RefusedFile", "handler"]
 

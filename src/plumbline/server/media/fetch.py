@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import httpx
 
-from plumbline.addresses import WEB_PORTS, ForbiddenAddressError, Resolver, is_public
+from plumbline.server.addresses import WEB_PORTS, ForbiddenAddressError, Resolver, is_public
 
 __all__ = ["FetchError", "Fetcher"]
 

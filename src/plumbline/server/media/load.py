@@ -11,15 +11,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from plumbline.engines.port import MediaItem, Modality
+from plumbline.answer.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
+from plumbline.base.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
+from plumbline.contract.wire.errors import ApiError, invalid_request, rate_limited
+from plumbline.port.engine import MediaItem, Modality
+from plumbline.server.http.streams import close_with_request
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.settings import Settings
-from plumbline.server.streams import close_with_request
-from plumbline.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
-from plumbline.wire.errors import ApiError, invalid_request, rate_limited
-from plumbline.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
 
 __all__ = ["MediaLoader"]
 

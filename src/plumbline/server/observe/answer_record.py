@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plumbline.events import Finish
-from plumbline.road.phases import Phases
-from plumbline.road.prepare import PreparedTurn
-from plumbline.wire.call import Call
+from plumbline.answer.events import Finish
+from plumbline.answer.road.phases import Phases
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.contract.wire.call import Call
 
 __all__ = ["AnswerRecord"]
 

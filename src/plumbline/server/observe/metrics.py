@@ -28,10 +28,10 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from plumbline import __version__
-from plumbline.engines.port import Engine, EngineStats
-from plumbline.events import ChoiceEvent, Finish, Progress
+from plumbline.answer.events import ChoiceEvent, Finish, Progress
+from plumbline.port.engine import Engine, EngineStats
 from plumbline.server.observe.answer_record import AnswerRecord
-from plumbline.store.interface import Store
+from plumbline.server.store.interface import Store
 
 __all__ = ["CONTENT_TYPE", "Metrics", "ModelMetrics"]
 

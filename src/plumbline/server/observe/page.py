@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from plumbline.engines.port import EngineInfo
+from plumbline.answer.events import ChoiceEvent, Finish, Usage
+from plumbline.contract.wire.call import Call
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.events import ChoiceEvent, Finish, Usage
+from plumbline.port.engine import EngineInfo
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import Metrics
-from plumbline.store.interface import Store
-from plumbline.store.open import open_store
-from plumbline.wire.call import Call
+from plumbline.server.store.interface import Store
+from plumbline.server.store.open import open_store
 
 __all__ = ["page"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plumbline._generated import OPERATIONS
+from plumbline.contract._generated import OPERATIONS
 
 __all__ = ["OTHER", "route_of"]
 

@@ -25,11 +25,11 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from plumbline import __version__
-from plumbline.engines.port import SamplingParams
-from plumbline.road.phases import Phases
+from plumbline.answer.road.phases import Phases
+from plumbline.port.engine import SamplingParams
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.routes import OTHER, route_of
-from plumbline.store.interface import Store
+from plumbline.server.store.interface import Store
 
 __all__ = ["CURRENT", "RequestTrace", "Tracing", "traced_store"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plumbline._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
-from plumbline.server.failures import api_errors
+from plumbline.contract._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import unsupported_value
+from plumbline.contract.wire.reply import RawReply, Reply
+from plumbline.server.http.failures import api_errors
 from plumbline.server.operations.base import ModelOperations
-from plumbline.wire.call import Call
-from plumbline.wire.errors import unsupported_value
-from plumbline.wire.reply import RawReply, Reply
 
 __all__ = ["AdapterOperations"]
 

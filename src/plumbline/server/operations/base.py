@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline._generated.service import Service
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.responses.prompt_templates import PromptTemplates
+from plumbline.contract._generated.service import Service
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import no_store
 from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
+from plumbline.server.http.replies import Replies
 from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.remote_access import RemoteAccess
-from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.compactor import Compactor
 from plumbline.server.responses.memory import Memory
 from plumbline.server.settings import Settings
-from plumbline.wire.call import Call
-from plumbline.wire.errors import no_store
 
 __all__ = ["ModelOperations", "ServerOperations", "required"]
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from plumbline._generated.chat import CreateChatCompletionRequest, CreateChatCompletionResponse
-from plumbline.protocols.chat.reader import read_chat
-from plumbline.protocols.chat.stored_messages import stored_messages
-from plumbline.protocols.chat.writer import ChatWriter
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.obfuscation import wants_obfuscation
-from plumbline.protocols.common.skipped_tools import read_skipping
-from plumbline.road.prepare import PreparedTurn
-from plumbline.server.failures import store_errors
-from plumbline.server.frames import chunk_frames
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.contract._generated.chat import CreateChatCompletionRequest, CreateChatCompletionResponse
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.http.failures import store_errors
+from plumbline.server.http.frames import chunk_frames
+from plumbline.server.http.replies import StreamForm
 from plumbline.server.operations.base import ModelOperations, required
 from plumbline.server.operations.defaults import truncatable, with_defaults
-from plumbline.server.replies import StreamForm
-from plumbline.store.records import ChatRecord
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.protocols.chat.reader import read_chat
+from plumbline.server.protocols.chat.stored_messages import stored_messages
+from plumbline.server.protocols.chat.writer import ChatWriter
+from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.obfuscation import wants_obfuscation
+from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.store.records import ChatRecord
 
 __all__ = ["ChatOperations"]
 

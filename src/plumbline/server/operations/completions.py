@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.protocols.common.obfuscation import wants_obfuscation
-from plumbline.protocols.completions.reader import CompletionPlan, count_prompts, read_completion
-from plumbline.protocols.completions.writer import CompletionWriter, PromptText
-from plumbline.road.prepare import PreparedTurn
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.text.echo import echoed
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.reply import JsonReply, Reply
 from plumbline.server.admission import client_of
-from plumbline.server.failures import api_errors
-from plumbline.server.frames import chunk_frames
+from plumbline.server.http.failures import api_errors
+from plumbline.server.http.frames import chunk_frames
+from plumbline.server.http.replies import StreamForm
+from plumbline.server.http.streams import until_disconnect
 from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import with_defaults
-from plumbline.server.replies import StreamForm
-from plumbline.server.streams import until_disconnect
-from plumbline.text.echo import echoed
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.protocols.common.obfuscation import wants_obfuscation
+from plumbline.server.protocols.completions.reader import CompletionPlan, count_prompts, read_completion
+from plumbline.server.protocols.completions.writer import CompletionWriter, PromptText
 
 __all__ = ["CompletionOperations"]
 

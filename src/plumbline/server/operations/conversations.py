@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline._generated.conversations import (
+from plumbline.contract._generated.conversations import (
     ConversationResource,
     CreateConversationBody,
     CreateConversationItemsBody,
     DeletedConversationResource,
     UpdateConversationBody,
 )
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.ids import new_id, now
-from plumbline.server.failures import store_errors
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import conversation_not_found, item_not_found
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.http.failures import store_errors
 from plumbline.server.operations.base import ServerOperations
+from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.ids import new_id, now
 from plumbline.server.responses.pages import item_list, unknown_cursor
-from plumbline.store.interface import UnknownCursorError
-from plumbline.store.records import ConversationRecord
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import conversation_not_found, item_not_found
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.store.interface import UnknownCursorError
+from plumbline.server.store.records import ConversationRecord
 
 __all__ = ["ConversationOperations"]
 

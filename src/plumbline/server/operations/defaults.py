@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plumbline._generated.chat import ChatCompletionStreamOptions, CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.responses import CreateResponse
-from plumbline.protocols.common.fields import given, or_default
+from plumbline.answer.turn import Turn
+from plumbline.contract._generated.chat import ChatCompletionStreamOptions, CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.server.protocols.common.fields import given, or_default
 from plumbline.server.settings import Settings
-from plumbline.turn import Turn
 
 __all__ = ["response_with_defaults", "truncatable", "with_defaults"]
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from plumbline._generated.messages import (
+from plumbline.answer.events import ChoiceEvent
+from plumbline.contract._generated.messages import (
     CountMessageTokensRequest,
     CreateMessageRequest,
     MessageStreamEvent,
     MessageTokensCount,
 )
-from plumbline.events import ChoiceEvent
-from plumbline.protocols.common.skipped_tools import read_skipping
-from plumbline.protocols.messages.reader import read_message, read_message_prompt
-from plumbline.protocols.messages.writer import MessageWriter
-from plumbline.server.frames import event_frames
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.http.frames import event_frames
+from plumbline.server.http.replies import MESSAGES
+from plumbline.server.http.streams import Primed
 from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import truncatable
-from plumbline.server.replies import MESSAGES
-from plumbline.server.streams import Primed
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.protocols.messages.reader import read_message, read_message_prompt
+from plumbline.server.protocols.messages.writer import MessageWriter
 
 __all__ = ["MessageOperations"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 
-from plumbline._generated.messages import MessageModel, MessageModelList
-from plumbline._generated.models import (
+from plumbline.contract._generated.messages import MessageModel, MessageModelList
+from plumbline.contract._generated.models import (
     ListModelsResponse,
     LoadModelRequest,
     Model,
@@ -14,15 +14,15 @@ from plumbline._generated.models import (
     ModelLoadProgress,
     ModelNameRequest,
 )
-from plumbline.protocols.common.fields import or_default
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.error_forms import ANTHROPIC_VERSION
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.contract.wire.sse import frame
+from plumbline.server.http.replies import CHUNKS
 from plumbline.server.operations.base import ServerOperations
-from plumbline.server.replies import CHUNKS
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.error_forms import ANTHROPIC_VERSION
-from plumbline.wire.errors import ApiError
-from plumbline.wire.reply import JsonReply, Reply
-from plumbline.wire.sse import frame
+from plumbline.server.protocols.common.fields import or_default
 
 __all__ = ["ModelListOperations"]
 

@@ -9,28 +9,44 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.items import CompactionBody, CompactionSummaryItemParam, EasyInputMessage, InputItem
-from plumbline._generated.responses import (
+from plumbline.answer.events import Finish, Usage
+from plumbline.answer.turn import ChatPrompt, Prompt, Turn
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract._generated.items import (
+    CompactionBody,
+    CompactionSummaryItemParam,
+    EasyInputMessage,
+    InputItem,
+)
+from plumbline.contract._generated.responses import (
     CompactResource,
     CompactResponseMethodPublicBody,
     CreateResponse,
     TokenCountsBody,
     TokenCountsResource,
 )
-from plumbline.events import Finish, Usage
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.ids import new_id, now
-from plumbline.protocols.common.obfuscation import wants_obfuscation
-from plumbline.protocols.common.skipped_tools import read_skipping
-from plumbline.protocols.responses.client_tools.namespaces import unavailable_tools
-from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
-from plumbline.protocols.responses.event_log import EventLog
-from plumbline.protocols.responses.identity import Fresh
-from plumbline.protocols.responses.initial_response import initial_response
-from plumbline.protocols.responses.input import read_input
-from plumbline.protocols.responses.raw_messages import RawMessages
-from plumbline.protocols.responses.reader import (
+from plumbline.contract.wire.call import Call, KeyShare
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import previous_response_not_found
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.admission import client_of
+from plumbline.server.http.frames import event_frames
+from plumbline.server.http.streams import close_with_request, until_disconnect
+from plumbline.server.loading.pool import Lease
+from plumbline.server.operations.base import ModelOperations
+from plumbline.server.operations.defaults import response_with_defaults
+from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.ids import new_id, now
+from plumbline.server.protocols.common.obfuscation import wants_obfuscation
+from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.protocols.responses.client_tools.namespaces import unavailable_tools
+from plumbline.server.protocols.responses.compaction import AnswerEvent, Compacted
+from plumbline.server.protocols.responses.event_log import EventLog
+from plumbline.server.protocols.responses.identity import Fresh
+from plumbline.server.protocols.responses.initial_response import initial_response
+from plumbline.server.protocols.responses.input import read_input
+from plumbline.server.protocols.responses.raw_messages import RawMessages
+from plumbline.server.protocols.responses.reader import (
     Context,
     Continuing,
     check_storeless,
@@ -41,12 +57,7 @@ from plumbline.protocols.responses.reader import (
     read_response_prompt,
     without_trigger,
 )
-from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
-from plumbline.server.admission import client_of
-from plumbline.server.frames import event_frames
-from plumbline.server.loading.pool import Lease
-from plumbline.server.operations.base import ModelOperations
-from plumbline.server.operations.defaults import response_with_defaults
+from plumbline.server.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.compactor import Compaction
 from plumbline.server.responses.conversations import Hold
@@ -54,12 +65,6 @@ from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.responses.rounds import answer_in_rounds
-from plumbline.server.streams import close_with_request, until_disconnect
-from plumbline.turn import ChatPrompt, Prompt, Turn
-from plumbline.wire.call import Call, KeyShare
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import previous_response_not_found
-from plumbline.wire.reply import JsonReply, Reply
 
 __all__ = ["ResponseOperations", "unavailable_header"]
 

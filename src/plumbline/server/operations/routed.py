@@ -6,23 +6,27 @@ from collections.abc import AsyncGenerator, Mapping
 
 from msgspec import UNSET
 
-from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.messages import CountMessageTokensRequest, CreateMessageRequest
-from plumbline._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
-from plumbline._generated.responses import CompactResponseMethodPublicBody, CreateResponse, TokenCountsBody
-from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
-from plumbline.protocols.responses.stream_events import error_event, failure_code
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract._generated.messages import CountMessageTokensRequest, CreateMessageRequest
+from plumbline.contract._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from plumbline.contract._generated.responses import (
+    CompactResponseMethodPublicBody,
+    CreateResponse,
+    TokenCountsBody,
+)
+from plumbline.contract._generated.utilities import DetokenizeRequest, TokenizeRequest
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.reply import Reply
+from plumbline.contract.wire.sse import frame
+from plumbline.server.http.replies import CHUNKS, MESSAGES, StreamForm
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.operations.responses import unavailable_header
-from plumbline.server.replies import CHUNKS, MESSAGES, StreamForm
+from plumbline.server.protocols.responses.stream_events import error_event, failure_code
 from plumbline.server.responses.latest_turns import LatestTurns
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError
-from plumbline.wire.reply import Reply
-from plumbline.wire.sse import frame
 
 __all__ = ["RoutedOperations"]
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline._generated.chat import (
+from plumbline.contract._generated.chat import (
     ChatCompletionDeleted,
     CreateChatCompletionResponse,
     UpdateChatCompletionBody,
 )
-from plumbline.server.failures import store_errors
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import completion_not_found
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.http.failures import store_errors
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.responses.pages import item_list, page, unknown_cursor
-from plumbline.store.interface import UnknownCursorError
-from plumbline.store.records import ChatRecord, ItemRecord
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import completion_not_found
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.store.interface import UnknownCursorError
+from plumbline.server.store.records import ChatRecord, ItemRecord
 
 __all__ = ["StoredChatOperations"]
 

@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.responses import DeleteResponseResult
-from plumbline.server.failures import store_errors
-from plumbline.server.frames import event_frames
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract._generated.responses import DeleteResponseResult
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import invalid_request, response_not_found
+from plumbline.contract.wire.reply import JsonReply, Reply
+from plumbline.server.http.failures import store_errors
+from plumbline.server.http.frames import event_frames
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.pages import page
-from plumbline.store.records import UNFINISHED, ResponseRecord
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import invalid_request, response_not_found
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.store.records import UNFINISHED, ResponseRecord
 
 __all__ = ["StoredResponseOperations"]
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
-from plumbline._generated.utilities import (
+from plumbline.answer.turn import ChatPrompt, TextPrompt
+from plumbline.contract._generated.utilities import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from plumbline.protocols.chat.continuation import check_ending
-from plumbline.protocols.chat.messages import read_messages, read_tool_list
-from plumbline.protocols.common.fields import or_default, template_variables
-from plumbline.protocols.common.sampling.parameters import check_token_ids
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import invalid_request
+from plumbline.contract.wire.reply import JsonReply, Reply
 from plumbline.server.operations.base import ModelOperations
-from plumbline.turn import ChatPrompt, TextPrompt
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import invalid_request
-from plumbline.wire.reply import JsonReply, Reply
+from plumbline.server.protocols.chat.continuation import check_ending
+from plumbline.server.protocols.chat.messages import read_messages, read_tool_list
+from plumbline.server.protocols.common.fields import or_default, template_variables
+from plumbline.server.protocols.common.sampling.parameters import check_token_ids
 
 __all__ = ["TokenOperations"]
 

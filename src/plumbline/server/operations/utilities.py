@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib.resources import files
 
 from plumbline import __version__
-from plumbline._generated.utilities import (
+from plumbline.contract._generated.utilities import (
     Health,
     Version,
 )
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.reply import JsonReply, RawReply, Reply
 from plumbline.server.observe.metrics import CONTENT_TYPE
 from plumbline.server.operations.base import ServerOperations
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError
-from plumbline.wire.reply import JsonReply, RawReply, Reply
 
 __all__ = ["UtilityOperations"]
 
@@ -75,7 +75,7 @@ class UtilityOperations(ServerOperations):
 
     async def get_openapi_yaml(self, call: Call) -> Reply:
         """Return the contract as YAML."""
-        return RawReply(_contract("plumbline._generated", "openapi.yaml"), "application/yaml")
+        return RawReply(_contract("plumbline.contract._generated", "openapi.yaml"), "application/yaml")
 
 
 def _contract(package: str, name: str) -> bytes:

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
+from plumbline.contract.wire.errors import ApiError, from_status
 from plumbline.server.page.exchange import MOST_BYTES, JudgedExchange
-from plumbline.wire.errors import ApiError, from_status
 
 __all__ = ["PageJudge"]
 

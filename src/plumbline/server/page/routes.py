@@ -10,6 +10,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 from litestar.response import Response
 
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import decode, encode
+from plumbline.contract.wire.errors import ApiError, from_status
 from plumbline.server.admission import client_of
 from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
@@ -21,9 +24,6 @@ from plumbline.server.page.judge import PageJudge
 from plumbline.server.page.reference import reference
 from plumbline.server.page.status import status_of
 from plumbline.server.settings import Settings
-from plumbline.wire.call import Call
-from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError, from_status
 
 __all__ = ["OPEN_PATHS", "page_routes"]
 

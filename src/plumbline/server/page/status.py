@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from plumbline import __version__
-from plumbline.engines.port import Engine, EngineInfo
 from plumbline.engines.remote.memory import MemoryUse
+from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.settings import Settings

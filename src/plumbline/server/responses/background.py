@@ -8,17 +8,17 @@ import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline.events import OutputEvent
-from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
-from plumbline.protocols.responses.event_log import Failure, Journal, begun, written
-from plumbline.protocols.responses.identity import Fresh, Repeated
-from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
-from plumbline.server.claims.names import Claims, background_claim
+from plumbline.answer.events import OutputEvent
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract.wire.errors import ApiError, engine_unavailable, rate_limited
+from plumbline.server.limits.claims.names import Claims, background_claim
 from plumbline.server.limits.draining import Draining
+from plumbline.server.protocols.responses.compaction import AnswerEvent, Compacted
+from plumbline.server.protocols.responses.event_log import Failure, Journal, begun, written
+from plumbline.server.protocols.responses.identity import Fresh, Repeated
+from plumbline.server.protocols.responses.writer import CANCELLED, ResponsesWriter
 from plumbline.server.responses.memory import Keeper
-from plumbline.store.interface import Store
-from plumbline.wire.errors import ApiError, engine_unavailable, rate_limited
+from plumbline.server.store.interface import Store
 
 __all__ = ["BackgroundRun", "BackgroundRuns"]
 

@@ -7,25 +7,25 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plumbline._generated.items import CompactionBody, InputItem
-from plumbline.engines.port import EngineFullError, RefusedRequestError, SamplingParams
-from plumbline.events import Finish, OutputEvent, TextDelta, Usage
-from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.responses.compaction import (
+from plumbline.answer.events import Finish, OutputEvent, TextDelta, Usage
+from plumbline.answer.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.turn import ChatPrompt, Message, Turn
+from plumbline.contract._generated.items import CompactionBody, InputItem
+from plumbline.contract.wire.call import Call
+from plumbline.port.engine import EngineFullError, RefusedRequestError, SamplingParams
+from plumbline.server.admission import client_of, salted
+from plumbline.server.generation import Generation
+from plumbline.server.http.failures import as_api_error
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.responses.compaction import (
     SUMMARY_REQUEST,
     compacted,
     opened_all,
     split,
     with_summary,
 )
-from plumbline.protocols.responses.input import read_input
-from plumbline.road.errors import EmptyPromptError, PromptTooLongError
-from plumbline.server.admission import client_of, salted
-from plumbline.server.failures import as_api_error
-from plumbline.server.generation import Generation
-from plumbline.text.templates.template import TemplateError
-from plumbline.turn import ChatPrompt, Message, Turn
-from plumbline.wire.call import Call
+from plumbline.server.protocols.responses.input import read_input
 
 __all__ = ["Compaction", "Compactor"]
 

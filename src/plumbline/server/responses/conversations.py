@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from plumbline.server.claims.names import Claims, conversation_claim
-from plumbline.server.failures import store_errors
-from plumbline.store.interface import Store
-from plumbline.wire.errors import conversation_locked
+from plumbline.contract.wire.errors import conversation_locked
+from plumbline.server.http.failures import store_errors
+from plumbline.server.limits.claims.names import Claims, conversation_claim
+from plumbline.server.store.interface import Store
 
 __all__ = ["ConversationLocks", "Hold"]
 

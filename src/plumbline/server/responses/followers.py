@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.responses import Response
-from plumbline.protocols.responses.event_log import EventLog, replayed
-from plumbline.protocols.responses.writer import CANCELLED
-from plumbline.server.failures import store_errors
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract._generated.responses import Response
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import rate_limited
+from plumbline.server.http.failures import store_errors
+from plumbline.server.protocols.responses.event_log import EventLog, replayed
+from plumbline.server.protocols.responses.writer import CANCELLED
 from plumbline.server.responses.unfinished import unfinished
-from plumbline.store.interface import Store, StoreUnavailableError
-from plumbline.store.records import UNFINISHED, ResponseRecord
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import rate_limited
+from plumbline.server.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.records import UNFINISHED, ResponseRecord
 
 __all__ = ["Followers"]
 

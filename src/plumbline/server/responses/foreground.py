@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from plumbline._generated.events import ResponseStreamEvent
-from plumbline.protocols.responses.compaction import AnswerEvent
-from plumbline.protocols.responses.event_log import Failure
-from plumbline.protocols.responses.writer import ResponsesWriter
+from plumbline.contract._generated.events import ResponseStreamEvent
+from plumbline.contract.wire.errors import ApiError
+from plumbline.server.protocols.responses.compaction import AnswerEvent
+from plumbline.server.protocols.responses.event_log import Failure
+from plumbline.server.protocols.responses.writer import ResponsesWriter
 from plumbline.server.responses.memory import Keeper
-from plumbline.wire.errors import ApiError
 
 __all__ = ["streamed", "whole"]
 

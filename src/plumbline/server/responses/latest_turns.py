@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from plumbline._generated.items import EasyInputMessage, InputItem
-from plumbline._generated.responses import Response
-from plumbline.protocols.responses.reader import Context
-from plumbline.protocols.responses.stored_items import as_context
-from plumbline.wire.decode import encode
+from plumbline.contract._generated.items import EasyInputMessage, InputItem
+from plumbline.contract._generated.responses import Response
+from plumbline.contract.wire.decode import encode
+from plumbline.server.protocols.responses.reader import Context
+from plumbline.server.protocols.responses.stored_items import as_context
 
 __all__ = ["LatestTurns", "RememberedTurn"]
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.unfinished import interrupted
-from plumbline.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.interface import Store, StoreUnavailableError
 
 __all__ = ["leasing"]
 

@@ -7,38 +7,44 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline._generated.items import CompactionBody, InputItem
-from plumbline._generated.responses import Response
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.responses.event_log import EventLog
-from plumbline.protocols.responses.reader import (
+from plumbline.contract._generated.items import CompactionBody, InputItem
+from plumbline.contract._generated.responses import Response
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import (
+    ApiError,
+    conversation_not_found,
+    invalid_request,
+    previous_response_not_found,
+)
+from plumbline.server.http.failures import store_errors
+from plumbline.server.limits.claims.names import Claims
+from plumbline.server.limits.keys import KeyRing, as_sent
+from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.responses.event_log import EventLog
+from plumbline.server.protocols.responses.reader import (
     Context,
     Continuing,
     check_continued,
     conversation_id,
     own_input,
 )
-from plumbline.protocols.responses.stored_items import (
+from plumbline.server.protocols.responses.stored_items import (
     as_context,
     check_storable,
     referenced_ids,
     resolve_references,
     stored_input,
 )
-from plumbline.server.claims.names import Claims
-from plumbline.server.failures import store_errors
-from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.responses.conversations import ConversationLocks, Hold
 from plumbline.server.responses.followers import Followers
-from plumbline.store.interface import Store, StoreUnavailableError
-from plumbline.store.records import UNFINISHED, ConversationRecord, ItemRecord, ResponseRecord, output_items
-from plumbline.wire.call import Call
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import (
-    ApiError,
-    conversation_not_found,
-    invalid_request,
-    previous_response_not_found,
+from plumbline.server.store.interface import Store, StoreUnavailableError
+from plumbline.server.store.records import (
+    UNFINISHED,
+    ConversationRecord,
+    ItemRecord,
+    ResponseRecord,
+    output_items,
 )
 
 __all__ = ["MAX_CONTEXT_BYTES", "MAX_TURNS", "Keeper", "Memory"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline.store.records import ItemRecord
-from plumbline.wire.errors import ApiError, invalid_request
+from plumbline.contract.wire.errors import ApiError, invalid_request
+from plumbline.server.store.records import ItemRecord
 
 __all__ = ["item_list", "page", "unknown_cursor"]
 

@@ -8,18 +8,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from plumbline._generated.responses import CreateResponse
-from plumbline.engines.port import EngineFullError
-from plumbline.events import OutputEvent
-from plumbline.protocols.responses.compaction import AnswerEvent
-from plumbline.road.prepare import PreparedTurn
+from plumbline.answer.events import OutputEvent
+from plumbline.answer.road.prepare import PreparedTurn
+from plumbline.answer.turn import Turn
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.call import Call
+from plumbline.contract.wire.errors import ApiError
+from plumbline.port.engine import EngineFullError
 from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
-from plumbline.tools.port import RemoteCaller
-from plumbline.tools.rounds import NoRoomError, Rounds
-from plumbline.turn import Turn
-from plumbline.wire.call import Call
-from plumbline.wire.errors import ApiError
+from plumbline.server.protocols.responses.compaction import AnswerEvent
+from plumbline.server.tools.port import RemoteCaller
+from plumbline.server.tools.rounds import NoRoomError, Rounds
 
 __all__ = ["answer_in_rounds"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline._generated.responses import Response
-from plumbline.protocols.responses.event_log import EventLog, Unfinished
-from plumbline.protocols.responses.writer import CANCELLED
-from plumbline.store.records import ResponseRecord, output_items
-from plumbline.wire.decode import encode
-from plumbline.wire.errors import engine_unavailable
+from plumbline.contract._generated.responses import Response
+from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.errors import engine_unavailable
+from plumbline.server.protocols.responses.event_log import EventLog, Unfinished
+from plumbline.server.protocols.responses.writer import CANCELLED
+from plumbline.server.store.records import ResponseRecord, output_items
 
 __all__ = ["interrupted", "unfinished"]
 

@@ -169,7 +169,7 @@ def _check_keys(settings: Settings) -> None:
 def _check_hosts(settings: Settings) -> None:
     if settings.allow_mcp:
         # `serve --help` needs none of this, and imports little.
-        from plumbline.tools.mcp.hosts import AllowedHosts
+        from plumbline.server.tools.mcp.hosts import AllowedHosts
 
         try:
             AllowedHosts(settings.allow_mcp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plumbline.store.interface import StoreUnavailableError
+from plumbline.server.store.interface import StoreUnavailableError
 
 __all__ = ["StartError", "explained"]
 

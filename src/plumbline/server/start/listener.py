@@ -42,8 +42,9 @@ from typing import Any
 
 import uvicorn
 
+from plumbline.base.workers.memory import Trimmer
 from plumbline.server.app import create_app
-from plumbline.server.claims.shared import SharedClaims
+from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
@@ -54,8 +55,7 @@ from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.hangup import on_hangup
 from plumbline.server.start.repeats import Repeats
 from plumbline.server.start.sockets import make_reusable
-from plumbline.store.interface import Store
-from plumbline.workers.memory import Trimmer
+from plumbline.server.store.interface import Store
 
 __all__ = ["Listener", "listener"]
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from plumbline.engines.progress import Progress, report, watched
+from plumbline.port.progress import Progress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.several import several
 from plumbline.server.loading.storage import build_store
@@ -22,7 +22,7 @@ from plumbline.server.start.sockets import bound
 from plumbline.server.start.summary import print_line, summary
 from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
-from plumbline.store.interface import Store
+from plumbline.server.store.interface import Store
 
 __all__ = ["run"]
 

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from plumbline import __version__
-from plumbline.engines.port import EngineInfo
+from plumbline.answer.text.earlier_thinking import dropped_thinking
+from plumbline.answer.text.templates.workers import rendering_now
+from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.server.settings.sizes import size_text
-from plumbline.store.interface import Store
-from plumbline.text.earlier_thinking import dropped_thinking
-from plumbline.text.templates.workers import rendering_now
+from plumbline.server.store.interface import Store
 
 __all__ = ["base_url", "print_line", "summary"]
 

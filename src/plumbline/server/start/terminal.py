@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from plumbline.engines.progress import Progress
+from plumbline.port.progress import Progress
 from plumbline.server.start.summary import print_line
 from plumbline.server.start.waiting import text
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import msgspec
 
-from plumbline._generated.utilities import Health, StartProgress
-from plumbline.engines.progress import Progress
+from plumbline.contract._generated.utilities import Health, StartProgress
+from plumbline.contract.wire.call import new_request_id
+from plumbline.contract.wire.error_forms import error_answer
+from plumbline.contract.wire.errors import engine_unavailable
+from plumbline.port.progress import Progress
 from plumbline.server.settings import Settings
 from plumbline.server.settings.sizes import size_text
 from plumbline.server.start.connections.configuration import configuration
 from plumbline.server.start.listener import Listener
 from plumbline.server.start.sockets import make_reusable
-from plumbline.wire.call import new_request_id
-from plumbline.wire.error_forms import error_answer
-from plumbline.wire.errors import engine_unavailable
 
 __all__ = ["Waiting", "answering"]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
 from plumbline.engines.native.models.axes import AxisPositions, axis_positions
-from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import PlacedImage, RequestState
+from plumbline.port.engine import GenerateRequest, SamplingParams
 
 sizes = st.integers(1, 6)
 prompts = st.lists(st.tuples(st.integers(1, 9), sizes, sizes), min_size=1, max_size=4)

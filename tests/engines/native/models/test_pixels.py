@@ -20,9 +20,9 @@ from support.weights.reference_images import patches, tiles
 from support.weights.vision import picture
 from support.weights.vision_cases import CASES, IMAGE
 
-from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models import UnsupportedModelError, describe
 from plumbline.engines.native.models.vision import Preparation, read_preparation, read_vision
+from plumbline.media.images import ImageError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 ImageOps = pytest.importorskip("PIL.ImageOps", reason="Pillow is not installed")

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plumbline.engines.native.models.stored import Grid, StoredFormat
-from plumbline.engines.progress import report
+from plumbline.port.progress import report
 
 __all__ = ["Checkpoint", "WeightsError", "some"]
 

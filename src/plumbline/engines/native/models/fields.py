@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from plumbline.end_tokens import EndTokenError, token_ids
+from plumbline.base.end_tokens import EndTokenError, token_ids
 from plumbline.engines.native.models.description import Activation, UnsupportedModelError
 
 __all__ = ["MOST_SHOWN", "Fields", "Json"]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline.engines.port import Engine
 from plumbline.engines.remote.client import RemoteEngine
-from plumbline.server.claims.shared import SharedClaims
+from plumbline.port.engine import Engine
+from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store

@@ -18,9 +18,9 @@ import msgspec
 import uvicorn
 from prometheus_client import multiprocess
 
-from plumbline.engines.port import Engine
-from plumbline.server.claims.hub import Hub
+from plumbline.port.engine import Engine
 from plumbline.server.limits.access import Access
+from plumbline.server.limits.claims.hub import Hub
 from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.server.start.api_servers.start import Renewal, Start
 from plumbline.server.start.hangup import on_hangup

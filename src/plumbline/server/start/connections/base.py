@@ -8,10 +8,10 @@ from http import HTTPStatus
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
+from plumbline.contract.wire.errors import ApiError, envelope
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.start.connections.loop_share import LoopShare
 from plumbline.server.start.connections.pace import FRAMES, Pace
-from plumbline.wire.errors import ApiError, envelope
 
 __all__ = ["Connection"]
 

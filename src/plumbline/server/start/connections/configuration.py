@@ -12,9 +12,9 @@ from weakref import WeakValueDictionary
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from plumbline.server.http.middleware.answers import Answer
 from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import ByteBudget
-from plumbline.server.middleware.answers import Answer
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.loop_share import LoopShare

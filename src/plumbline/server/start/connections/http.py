@@ -11,14 +11,14 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from plumbline.contract.wire.errors import ApiError, engine_unavailable
+from plumbline.server.http.middleware.answers import Answer
 from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import Reservation
-from plumbline.server.middleware.answers import Answer
 from plumbline.server.start.connections.base import Connection
 from plumbline.server.start.connections.loop_share import Timed
 from plumbline.server.start.connections.pace import CHUNKS
 from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
-from plumbline.wire.errors import ApiError, engine_unavailable
 
 __all__ = ["HttpConnection"]
 

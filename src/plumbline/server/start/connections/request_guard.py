@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from plumbline.wire.errors import ApiError
+from plumbline.contract.wire.errors import ApiError
 
 __all__ = [
     "CHUNKS",

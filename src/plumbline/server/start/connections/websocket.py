@@ -8,6 +8,8 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from plumbline.contract.wire.errors import ApiError
+from plumbline.contract.wire.incoming import HELD_FOR
 from plumbline.server.limits.held_bytes import LEAST_RATE, HeldMessage, Reservation
 from plumbline.server.start.connections.base import Connection
 from plumbline.server.start.connections.frame_guard import (
@@ -17,8 +19,6 @@ from plumbline.server.start.connections.frame_guard import (
     FrameGuard,
     TooManyFragmentsError,
 )
-from plumbline.wire.errors import ApiError
-from plumbline.wire.incoming import HELD_FOR
 
 __all__ = ["WebSocketConnection"]
 

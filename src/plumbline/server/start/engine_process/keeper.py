@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from plumbline.engines.progress import report
 from plumbline.engines.remote import history, journal
 from plumbline.engines.remote.history import History, history_of
+from plumbline.port.progress import report
 from plumbline.server.settings import OptionError, SettingsError
 from plumbline.server.start.engine_process.deaths import MOST_DEATHS, Deaths, Suspects, cause_of, kind_of
 from plumbline.server.start.engine_process.messages import (

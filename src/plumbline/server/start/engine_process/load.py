@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline.engines.port import Engine, EngineInfo
 from plumbline.engines.remote.client import RemoteEngine
+from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.model import ServedModel, find_files, load, model_name
 from plumbline.server.loading.several import Plan
 from plumbline.server.settings import Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline.engines.port import EngineInfo
+from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.several import Plan
 from plumbline.server.settings import Settings
 
@@ -40,7 +40,7 @@ class Text(msgspec.Struct, tag="text", frozen=True):
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
-    """A step of the start; see `plumbline.engines.progress.Progress`."""
+    """A step of the start; see `plumbline.port.progress.Progress`."""
 
     stage: str
     done: int

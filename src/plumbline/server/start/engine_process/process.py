@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import uvicorn
 
-from plumbline.engines.progress import Progress, report, watched
+from plumbline.base.workers.memory import kept_trimmed
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
+from plumbline.port.progress import Progress, report, watched
 from plumbline.server.loading.model_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
@@ -37,7 +38,6 @@ from plumbline.server.start.engine_process.messages import (
 )
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
-from plumbline.workers.memory import kept_trimmed
 
 if TYPE_CHECKING:
     from plumbline.server.loading.engines import WithAdmission  # It imports torch, which takes seconds.
@@ -140,15 +140,15 @@ def _load(start: Start, reports: _Reports) -> tuple[WithAdmission, str]:
 
             build_ahead()
         if gguf is not None:
+            from plumbline.answer.text.gguf import write_text_folder
             from plumbline.engines.llama_cpp.threads import bound_waits
-            from plumbline.text.gguf import write_text_folder
 
             bound_waits()
             folder = Path(start.private) / "text"
             if not folder.exists():  # A process before this one has written it.
                 write_text_folder(gguf, folder)
+        from plumbline.answer.text.tokenizer import TextTokenizer
         from plumbline.server.loading.engines import build_engine, choose_engine
-        from plumbline.text.tokenizer import TextTokenizer
 
         choice = choose_engine(start.settings, folder, gguf)
         reports.send(Text())

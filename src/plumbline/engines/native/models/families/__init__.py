@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from plumbline.end_tokens import EndTokenError, folder_ends
+from plumbline.base.end_tokens import EndTokenError, folder_ends
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.families import dense, experts, gemma, hybrid, latent
 from plumbline.engines.native.models.families.parts import Family, Wrapped

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from plumbline.end_tokens import file_ends
+from plumbline.base.end_tokens import file_ends
+from plumbline.base.gguf_file import GgufError, Tensor, read_index
 from plumbline.engines.native.models.description import (
     Attention,
     LayerDescription,
@@ -19,7 +20,6 @@ from plumbline.engines.native.models.description import (
 )
 from plumbline.engines.native.models.families import describe
 from plumbline.engines.native.models.gguf.architectures import Architecture, architecture_of, config_of
-from plumbline.gguf_file import GgufError, Tensor, read_index
 
 __all__ = ["FACTORS", "GgufModel", "read_model"]
 

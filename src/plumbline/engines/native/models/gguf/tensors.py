@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plumbline.base.gguf_file import Tensor as Entry
 from plumbline.engines.native.models.checkpoint import WeightsError, some
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
 from plumbline.engines.native.models.gguf.description import FACTORS, GgufModel
 from plumbline.engines.native.models.stored import Grid
-from plumbline.gguf_file import Tensor as Entry
 
 __all__ = ["GgufTensors"]
 

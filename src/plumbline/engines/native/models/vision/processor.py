@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.engines.media.images import decode_image, upright_size
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
+from plumbline.media.images import decode_image, upright_size
 
 __all__ = [
     "Colours",

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.media.images import decode_image, upright_size
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.llama4.description import IMAGE, Llama4Vision
@@ -26,6 +25,7 @@ from plumbline.engines.native.models.vision.processor import (
     read_processor,
     read_resample,
 )
+from plumbline.media.images import decode_image, upright_size
 
 __all__ = ["Llama4Preparation", "read_llama4_processor"]
 

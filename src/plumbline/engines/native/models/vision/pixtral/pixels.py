@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.pixtral.description import BREAK, END, PixtralVision
@@ -17,6 +16,7 @@ from plumbline.engines.native.models.vision.processor import (
     read_processor,
     read_resample,
 )
+from plumbline.media.images import ImageError
 
 __all__ = ["PixtralPreparation", "read_pixtral_processor"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.processor import (
@@ -23,6 +22,7 @@ from plumbline.engines.native.models.vision.processor import (
     read_resample,
 )
 from plumbline.engines.native.models.vision.square.description import PoolingProjector, SquareVision
+from plumbline.media.images import ImageError, decode_image
 
 __all__ = ["SquarePreparation", "read_square"]
 

@@ -1,0 +1,51 @@
+"""Find where in an output the answer is, apart from thinking and the markup around it."""
+
+from __future__ import annotations
+
+from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
+from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
+from plumbline.answer.events import TextDelta
+
+__all__ = ["ParsedRegions", "answer_regions"]
+
+
+class ParsedRegions:
+    """The regions of text and calls in an output, from a parser that reads it for this purpose only.
+
+    Calls count with the markers around them. White space counts if it follows text, also where markup follows it.
+
+    Args:
+        parser: has read the beginning of the message that the answer continues, if there is one.
+    """
+
+    def __init__(self, parser: CursorParser) -> None:
+        parser.keep_regions()
+        self._parser = parser
+        self._end = 0
+
+    def push(self, text: str) -> list[tuple[int, bool]]:
+        """Take more of the output. Returns the sizes of the parts that are decided, and whether each is answer."""
+        self._parser.push(TextDelta(text))
+        return self._decided()
+
+    def close(self) -> list[tuple[int, bool]]:
+        """End the output. Returns the parts that were undecided."""
+        self._parser.finish("stop")
+        return self._decided()
+
+    def _decided(self) -> list[tuple[int, bool]]:
+        parts: list[tuple[int, bool]] = []
+        regions, decided = self._parser.take_regions()
+        for start, end, in_answer in (*((*region, True) for region in regions), (decided, decided, False)):
+            if start > self._end:
+                parts.append((start - self._end, False))
+                self._end = start
+            if in_answer and end > self._end:
+                parts.append((end - self._end, True))
+                self._end = end
+        return parts
+
+
+def answer_regions(parser: AnswerParser) -> ParsedRegions | None:
+    """Return what finds the answer in an output; None if all of it is the answer."""
+    return ParsedRegions(parser) if isinstance(parser, CursorParser) else None

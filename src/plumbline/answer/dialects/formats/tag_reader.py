@@ -1,0 +1,305 @@
+"""Read a call in tags, also where models write the tags nearly right; see `plumbline.answer.dialects.formats.tags`.
+
+A string ends at an end tag after which the call goes on: with another parameter, with the end of the call, or with the
+end of the answer. Any other end tag belongs to the string. Where an end tag is missing or cut, the string ends before
+the next parameter of the tool, or before the end of the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from difflib import SequenceMatcher
+
+from plumbline.answer.dialects.formats.tag_names import Parameters, TagNames
+from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
+from plumbline.answer.dialects.spec.call_format import CallSink
+from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
+from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
+from plumbline.answer.dialects.streams.json_stream import json_value
+from plumbline.answer.dialects.streams.json_text import quoted
+from plumbline.answer.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
+
+__all__ = ["TagReader"]
+
+_SPACES = re.compile(r"[ \t\r\n]{0,64}")
+_BEGIN = re.compile(r"</(?:[^<>]*\W)?(?=\w+ ?>\Z)")
+_REST = re.compile(r"(\w{1,24}) ?>")
+_BEGUN_REST = re.compile(r"\w{0,24} ?\Z")
+_ALIKE = 0.8
+"""How much a misspelled name is like the right one at least: a letter that is missing, added or in another place."""
+_STRING = frozenset(("string",))
+
+Write = Callable[[str], None]
+
+
+class TagReader:
+    """Read one call.
+
+    Args:
+        tags: the tags of the format.
+        cursor: stands at the beginning of the call.
+        call: takes the call.
+    """
+
+    def __init__(self, tags: Tags, cursor: Cursor, call: CallSink) -> None:
+        self._tags = tags
+        self._cursor = cursor
+        self._call = call
+        tag, close = tags, tags.close
+        self._parts = finder(tag.key, tag.other_key, element(tag.key), tag.end)
+        self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
+        self._after_value = finder(*self._parts.markers, *self._after_call.markers)
+        cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
+        early = (close, *call.ends.markers)
+        lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
+        self._ends = finder(tag.end, cut_end, *early, *lines)
+        self._cut_end = cut_end
+        self._after_cut = finder(*(marker for marker in self._after_value.markers if marker != tag.end))
+        """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
+        self._parameters = Parameters(())
+        self._names = TagNames(tags, cursor, call)
+        self._own_end = ""
+        """The end of an element with the name of the parameter, which some models write for `end`."""
+        begin = _BEGIN.match(tag.end)
+        self._end_begin = begin.group() if begin is not None else ""
+        """The end tag up to its name, which models misspell."""
+        self._nested = element(tags.value_open or tags.key) if tags.is_element else ""
+        """The beginning of an element inside the value whose end is like that of the value."""
+        self._depth = 0
+        """Such elements that have begun and not ended."""
+
+    def read(self) -> Steps[None]:
+        """Read the call."""
+        cursor, call = self._cursor, self._call
+        name = yield from self._names.tool()
+        call.begin(name)
+        root = call.schemas.get(name, {})
+        properties = root.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        self._parameters = Parameters(known)
+        self._names.declare(known)
+        come = self._parameters.come
+        comma, following = "{", ""
+        yield from cursor.space()
+        if (yield from cursor.peek()) == "{":  # JSON in the place of the parameters.
+            yield from json_value(cursor, call.arguments, markers=self._after_call)
+            yield from cursor.space()
+            yield from self._end()
+            return
+        while True:
+            kind: str | None = None
+            key, following = following, ""
+            if not key:
+                yield from self._skip_ends()
+                found = yield from self._names.parameter()
+                if found is None:
+                    break
+                key, kind = found
+            types = allowed_types(part_schema(root, root, key), root)
+            if kind is not None:
+                types = self._tags.given(kind, types)
+            is_json = (bool(types) or (bool(self._tags.typed) and kind is not None)) and "string" not in types
+            put = None if key in come else call.arguments  # The first one counts.
+            if put is not None:
+                come.add(key)
+                put(f"{comma}{quoted(key)}: ")
+                comma = ", "
+            following = yield from self._value(key, put, types, is_json)
+        yield from self._end()
+        call.arguments("{}" if comma == "{" else "}")
+
+    def _skip_ends(self) -> Steps[None]:
+        """Skip white space, and ends of values where no value is."""
+        cursor = self._cursor
+        yield from cursor.space()
+        while (yield from cursor.take(self._tags.end)):
+            yield from cursor.space()
+
+    def _end(self) -> Steps[None]:
+        """Read the end of the call, which may be missing where the output or the markup ends.
+
+        Raises:
+            MalformedError: text follows, so the value before it contained its own end; or the tag of a parameter is
+                malformed. A call without the rest of that value, or without that parameter, must not run.
+        """
+        tags, cursor = self._tags, self._cursor
+        if tags.close and (yield from cursor.take(tags.close)):
+            return
+        if (yield from cursor.take_ahead(element(tags.key))):
+            cursor.fail(f"expected {tags.key!r}")
+        char = yield from cursor.peek()
+        # The token limit may have cut further parameters.
+        ended = not cursor.cut
+        if char:
+            ended = (yield from cursor.look_for(self._after_value)) is not None
+            ended = ended or (yield from cursor.take_ahead("</"))
+        if not ended:
+            cursor.fail("expected the end of the call")
+
+    def _value(self, key: str, put: Write | None, types: frozenset[str], is_json: bool) -> Steps[str]:
+        """Read a value through its end.
+
+        Args:
+            key: the parameter.
+            put: takes the JSON of the value; None to skip it.
+            types: the types that its schema allows.
+            is_json: the value is not a string.
+
+        Returns:
+            The next parameter, if its opening tag has been read instead of the end; else nothing.
+        """
+        tags, cursor = self._tags, self._cursor
+        plain, self._names.plain_end = self._names.plain_end, ""
+        self._own_end, self._depth = plain or (f"</{key}>" if tags.is_element else ""), 0
+        if self._names.element_end:
+            ends, self._names.element_end = finder(self._names.element_end), ""
+        elif tags.cdata and (yield from cursor.take(CDATA)):
+            ends = finder(f"]]>{tags.end}")
+        else:
+            more = (*self._another, self._own_end, self._nested, self._end_begin)
+            ends = finder(*self._ends.markers, *(more if self._parameters.names else ()))
+        if is_json:
+            return (yield from self._json(put, types, ends))
+        out = StringWriter(put or _ignore, types, wrapped=tags.wrapped)
+        following: str | None = None
+        while following is None:
+            marker = yield from cursor.until(ends, out.write)
+            if marker is None:
+                if cursor.cut:
+                    raise EndOfOutputError(f"expected {tags.end!r}")
+                break
+            following = yield from self._at_marker(marker, out.write)
+        out.close()
+        return following or ""
+
+    def _at_marker(self, marker: str, write: Callable[[str, int], None]) -> Steps[str | None]:
+        """Decide what a marker in a string is, which was read just now.
+
+        Returns:
+            The parameter that begins; nothing if the value ends; None if the marker is text, which goes to `write`.
+        """
+        tags, cursor = self._tags, self._cursor
+        if marker in self._another:
+            return (yield from self._following(marker, write))
+        if marker == self._nested:
+            self._depth += 1
+            write(marker, cursor.offset)
+            return None
+        if marker not in (*self._ends.markers, self._own_end, self._end_begin):
+            return ""
+        cursor.pos -= len(marker)
+        if marker and marker in (self._end_begin, self._cut_end):
+            size = yield from self._misspelled_size()
+            if size and (yield from self._goes_on(size, self._after_cut, at_end=False)):
+                cursor.pos += size
+                return ""
+        if marker == self._end_begin:
+            ended = read = False
+        elif marker in (tags.end, self._cut_end, self._own_end):
+            after = self._after_value if marker == tags.end else self._after_cut
+            ended = yield from self._goes_on(len(marker), after)
+            if ended and self._depth and marker == tags.end:
+                self._depth -= 1
+                ended = not (yield from self._goes_on(len(marker), finder(tags.end), at_end=False))
+            read = ended
+        elif marker.lstrip() == tags.close:
+            ended = yield from self._goes_on(len(marker), self._call.ends)
+            read = False
+        else:  # The end of the section, where the call has none of its own.
+            ended = yield from self._goes_on(len(marker), self._call.ends, line=True)
+            read = False
+        if read or not ended:
+            cursor.pos += len(marker)
+        if not ended:
+            write(marker, cursor.offset)
+            return None
+        return ""
+
+    def _misspelled_size(self) -> Steps[int]:
+        """Return how long the misspelled end tag at the cursor is; 0 if none stands there."""
+        cursor, size = self._cursor, len(self._end_begin)
+        right = self._tags.end[size:].rstrip("> ")
+        while (rest := _REST.match(cursor.text, cursor.pos + size)) is None:
+            if cursor.closed or _BEGUN_REST.match(cursor.text, cursor.pos + size) is None:
+                return 0
+            yield
+        alike = SequenceMatcher(None, rest[1], right, autojunk=False).ratio() >= _ALIKE
+        return size + len(rest[0]) if alike and rest[1] != right else 0
+
+    def _goes_on(self, size: int, after: Finder, *, line: bool = False, at_end: bool = True) -> Steps[bool]:
+        """Return whether one of these markers follows the next `size` characters, or the end of the answer.
+
+        Args:
+            size: the length of the marker that the cursor stands before.
+            after: what may follow it, after white space.
+            line: a new line may follow it as well.
+            at_end: the end of the answer may follow it.
+        """
+        cursor = self._cursor
+        while True:
+            space = _SPACES.match(cursor.text, cursor.pos + size)
+            end = cursor.pos + size if space is None else space.end()
+            if end < len(cursor.text):
+                if line and space is not None and "\n" in space.group():
+                    return True
+                certain, marker = after.at(cursor.text, end, cursor.closed and not cursor.cut)
+                if certain or cursor.closed:
+                    return marker is not None or not certain
+            elif cursor.closed:
+                return at_end
+            yield
+
+    def _json(self, put: Write | None, types: frozenset[str], ends: Finder) -> Steps[str]:
+        """Read a value that is not a string; see `_value`."""
+        tags, cursor = self._tags, self._cursor
+        out = JsonWriter(put, types)
+        following: str | None = None
+        while following is None:
+            marker = yield from json_between(cursor, out, ends)
+            if marker in self._another:
+                following = yield from self._following(marker, out.write)
+                continue
+            following = ""
+            if marker and marker in (self._end_begin, self._cut_end):
+                cursor.pos -= len(marker)
+                cursor.pos += (yield from self._misspelled_size()) or len(marker)
+            elif marker in self._ends.markers and marker not in (tags.end, self._cut_end):
+                cursor.pos -= len(marker)
+        if put is not None and not out.begun:
+            put(coerce(unwrapped(out.text) if tags.wrapped else out.text, types))
+        return following
+
+    @property
+    def _another(self) -> tuple[str, ...]:
+        """What the next parameter begins with if the value before it has no end."""
+        line = f"{self._tags.newline}{self._tags.key}"
+        # A tag for the name alone, followed by one for the value, is hardly part of a text.
+        return (line, self._tags.key) if self._tags.value_open else (line,)
+
+    def _following(self, marker: str, write: Callable[[str, int], None]) -> Steps[str | None]:
+        """Read the rest of another parameter's tag, after `marker`; None if this is text, which goes to `write`."""
+        tags, cursor = self._tags, self._cursor
+        end = '"' if tags.typed else tags.key_end
+        while not (found := self._parameters.next_in(cursor.text, cursor.pos, end))[0]:
+            if cursor.closed:
+                cursor.pos = len(cursor.text)
+                raise EndOfOutputError(f"expected {tags.end!r}")
+            yield
+        name = found[1]
+        if name is None:
+            self._depth += not tags.value_open
+            write(marker, cursor.offset)
+            return None
+        cursor.pos += len(name)
+        yield from cursor.collect(finder(tags.key_end.lstrip('"')))
+        if tags.value_open:
+            yield from cursor.space()
+            yield from cursor.take(tags.value_open)
+        if tags.wrapped:
+            write("\n", cursor.offset)
+        return name
+
+
+def _ignore(_: str) -> None:
+    """Drop a piece."""
