@@ -1,7 +1,8 @@
 """Read the contract as one document.
 
 `plumbline.yaml` holds info, paths and the small components; every file in `schemas/` is a map from schema
-name to schema. The bundle is an ordinary OpenAPI 3.1 document without references between files.
+name to schema. The bundle is an ordinary OpenAPI 3.1 document without references between files. Each request has all of
+its fields in place: `allOf` is only how the files declare shared fields once.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def document() -> Json:
         if name not in schemas:
             raise ContractError(f"there are examples of {name}, but no file has it")
         schemas[name] = {**schemas[name], "examples": found}
-    whole["components"]["schemas"] = dict(sorted(schemas.items()))
+    shared = {part for schema in schemas.values() for part in parts(schema)}
+    whole["components"]["schemas"] = {
+        name: composed(schemas[name], schemas) for name in sorted(schemas.keys() - shared)
+    }
     for name in references(whole):
         if name not in schemas:
             raise ContractError(f"{name} is referred to, but no file has it")
@@ -103,6 +107,23 @@ def _clause(name: str, clause: Json) -> Json:
 
 PLACES = ("whole", "stream", "refusal")
 """The kinds of answers that a clause may be about."""
+
+
+def parts(schema: Json) -> list[str]:
+    """Return the names of the schemas in a schema's `allOf`."""
+    return [part["$ref"].removeprefix(SCHEMA_REF) for part in schema.get("allOf", ())]
+
+
+def composed(schema: Json, schemas: Json) -> Json:
+    """Return a schema with the fields of its parts after its own; a field that both have has the keywords of both."""
+    if "allOf" not in schema:
+        return schema
+    fields = dict(schema.get("properties", {}))
+    for part in parts(schema):
+        for name, shared in composed(schemas[part], schemas)["properties"].items():
+            fields[name] = {**shared, **fields.get(name, {})}
+    own = {key: value for key, value in schema.items() if key != "allOf"}
+    return {**own, "properties": fields}
 
 
 def references(node: Any) -> Iterator[str]:

@@ -7,6 +7,8 @@ tag;
 * a member whose tag has several values becomes one subclass per value, all of them under a common base;
 * a union may hold one array type: several are merged, and a `__post_init__` refuses mixtures;
 * a tagged Struct outside a union would accept a missing tag: in requests it is written `Sole[...]`;
+* the first part of an `allOf` becomes the base class; fields of further parts are written in place, because a Struct
+has one base at most;
 * `$` in a Python pattern also matches before a final newline: it becomes `\\Z`;
 * aliases are evaluated on import, Structs later: Structs come first, aliases follow in order of need.
 
@@ -20,7 +22,7 @@ import keyword
 import re
 from typing import Any
 
-from .bundle import SCHEMA_REF, ContractError, Json, reachable, references
+from .bundle import SCHEMA_REF, ContractError, Json, composed, parts, reachable, references
 
 SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 CONSTRAINTS = {
@@ -55,8 +57,12 @@ class Types:
     """Convert the schemas of a contract to Python types."""
 
     def __init__(self, families: dict[str, Json], request_roots: set[str]) -> None:
-        self.families = families
         self.schemas: Json = {name: s for members in families.values() for name, s in members.items()}
+        in_place = {part for schema in self.schemas.values() for part in parts(schema)[1:]}
+        self.families = {
+            family: {name: schema for name, schema in members.items() if name not in in_place}
+            for family, members in families.items()
+        }
         self.home = {name: family for family, members in families.items() for name in members}
         self.requested = reachable(self.schemas, request_roots)
         self.tags: dict[str, str] = {}
@@ -190,7 +196,8 @@ class Types:
     def _struct(self, name: str) -> str:
         schema = self.schemas[name]
         request = name in self.requested
-        options = ["Struct", "kw_only=True"]
+        base = parts(schema)[:1]
+        options = [*(base or ["Struct"]), "kw_only=True"]
         tags = self._tag_values(name)
         if tags:
             options.append(f"tag_field={self.tags[name]!r}")
@@ -199,14 +206,14 @@ class Types:
         if schema.get("additionalProperties") is False:
             options.append("forbid_unknown_fields=True")
         lines = [f"class {name}({', '.join(options)}):", f"    {_docstring(schema)}"]
-        required = set(schema.get("required", ()))
-        checks = []
-        for key, value in schema["properties"].items():
-            if name in self.tags and key == self.tags[name]:
-                continue
-            lines.append(f"    {self._field(key, value, key in required, request)}")
-            if sum(m.get("type") == "array" for m in value.get("anyOf", ())) > 1:
-                checks.append(key)
+        fields = composed(schema, self.schemas)["properties"]
+        inherited = {line for part in base for line in self._fields(part, request).values()}
+        lines += [f"    {line}" for line in self._fields(name, request).values() if line not in inherited]
+        checks = [
+            key
+            for key, value in fields.items()
+            if sum(m.get("type") == "array" for m in value.get("anyOf", ())) > 1
+        ]
         if checks:
             lines.append("\n    def __post_init__(self) -> None:")
             lines += [f"        one_kind_of_array({key!r}, self.{key})" for key in checks]
@@ -217,6 +224,16 @@ class Types:
             union = " | ".join(_subclass(name, value) for value in self._many_tags(name))
             lines.append(f"\n\nAny{name}: TypeAlias = {union}")
         return "\n".join(lines) + "\n"
+
+    def _fields(self, name: str, request: bool) -> dict[str, str]:
+        """Return the declarations of a Struct's fields, inherited ones included."""
+        schema = composed(self.schemas[name], self.schemas)
+        required = set(schema.get("required", ()))
+        return {
+            key: self._field(key, value, key in required, request)
+            for key, value in schema["properties"].items()
+            if key != self.tags.get(name)
+        }
 
     def _field(self, key: str, schema: Json, required: bool, request: bool) -> str:
         kind = self.expression(schema, request)

@@ -102,6 +102,19 @@ def test_the_digest_of_the_official_document_has_no_prose() -> None:
     assert not re.search(r'"(description|summary|title|x-[\w-]+)": "', facts)
 
 
+def test_a_request_repeats_no_shared_field_unchanged() -> None:
+    schemas = {name: schema for members in bundle.families().values() for name, schema in members.items()}
+    repeated = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field in schema.get("properties", {})
+        for shared in [bundle.composed({**schema, "properties": {}}, schemas)["properties"].get(field)]
+        if shared == bundle.composed(schema, schemas)["properties"][field]
+    ]
+
+    assert repeated == []
+
+
 def test_descriptions_are_ours_short_and_everywhere() -> None:
     for name, schema in SCHEMAS.items():
         assert schema.get("description"), name

@@ -112,6 +112,30 @@ def test_an_answer_fills_in_what_has_one_right_value_and_a_request_does_not() ->
         msgspec.json.decode(b"{}", type=request.A)
 
 
+def test_a_struct_with_parts_takes_what_one_with_the_fields_in_place_takes() -> None:
+    number = {"type": "integer", "minimum": 0}
+    schemas = {
+        "Base": {"type": "object", "properties": {"a": number, "b": number}},
+        "Further": {"type": "object", "properties": {"c": number}},
+        "A": {
+            "type": "object",
+            "allOf": [{"$ref": REF + "Base"}, {"$ref": REF + "Further"}],
+            "required": ["a", "d"],
+            "properties": {"b": {"maximum": 9}, "d": number},
+        },
+    }
+    module = built(schemas, {"A"})
+    in_place = built({"A": bundle.composed(schemas["A"], schemas)}, {"A"})
+    with_parts, without = (
+        {field.name: field for field in msgspec.inspect.type_info(kind).fields}
+        for kind in (module.A, in_place.A)
+    )
+
+    assert issubclass(module.A, module.Base)
+    assert not hasattr(module, "Further")
+    assert with_parts == without
+
+
 def operation(path: str, name: str, where: str = "query") -> dict[str, Any]:
     parameter = {"name": name, "in": where, "schema": {"type": "string"}}
     spec = {"operationId": "op", "parameters": [parameter], "responses": {"200": {"description": ""}}}

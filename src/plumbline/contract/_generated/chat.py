@@ -12,7 +12,6 @@ from plumbline.contract.wire.shapes import Sole
 from .common import (
     CompletionUsage,
     GrammarSyntax,
-    LogitsProcessor,
     Metadata,
     ModerationParam,
     ModerationResultBody,
@@ -23,12 +22,11 @@ from .common import (
     ResponseFormatJsonObject,
     ResponseFormatText,
     ServiceTier,
-    StopConfiguration,
-    StructuredOutputs,
     Verbosity,
     WebSearchContextSize,
     WebSearchLocation,
 )
+from .shared_fields import CompletionFields
 
 __all__ = [
     "ChatCompletionAllowedTools",
@@ -83,7 +81,6 @@ __all__ = [
     "ChatCompletionResponseMessage",
     "ChatCompletionStoredMessage",
     "ChatCompletionStreamChoice",
-    "ChatCompletionStreamOptions",
     "ChatCompletionStreamResponseDelta",
     "ChatCompletionTokenLogprob",
     "ChatCompletionTool",
@@ -109,93 +106,31 @@ __all__ = [
 ]
 
 
-class CreateChatCompletionRequest(Struct, kw_only=True):
+class CreateChatCompletionRequest(CompletionFields, kw_only=True):
     """A conversation to answer."""
 
     model: Annotated[str, Meta(max_length=1024)]
     messages: Annotated[list[ChatCompletionRequestMessage], Meta(min_length=1, max_length=16384)]
-    metadata: Metadata | None | UnsetType = UNSET
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    user: Annotated[str, Meta(max_length=4096)] | None | UnsetType = UNSET
-    safety_identifier: Annotated[str, Meta(max_length=64)] | None | UnsetType = UNSET
     prompt_cache_key: Annotated[str, Meta(max_length=4096)] | None | UnsetType = UNSET
-    prompt_cache_retention: Literal["in_memory", "24h"] | None | UnsetType = UNSET
-    prompt_cache_options: PromptCacheOptionsParam | None | UnsetType = UNSET
     service_tier: ServiceTier | None | UnsetType = UNSET
     modalities: ResponseModalities | None | UnsetType = UNSET
     verbosity: Verbosity | None | UnsetType = UNSET
     reasoning_effort: ReasoningEffort | None | UnsetType = UNSET
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None | UnsetType = UNSET
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None | UnsetType = UNSET
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None | UnsetType = UNSET
     web_search_options: ChatWebSearchOptions | None | UnsetType = UNSET
     response_format: ResponseFormat | None | UnsetType = UNSET
     audio: ChatCompletionAudioParam | None | UnsetType = UNSET
     store: bool | None | UnsetType = UNSET
-    moderation: ModerationParam | None | UnsetType = UNSET
-    stream: bool | None | UnsetType = UNSET
-    stop: StopConfiguration | None | UnsetType = UNSET
-    logit_bias: (
-        Annotated[dict[str, Annotated[int, Meta(ge=-100, le=100)]], Meta(max_length=65536)]
-        | Annotated[
-            list[Annotated[list[float | bool], Meta(min_length=2, max_length=2)]], Meta(max_length=1024)
-        ]
-        | None
-        | UnsetType
-    ) = UNSET
     logprobs: bool | None | UnsetType = UNSET
     max_tokens: Annotated[int, Meta(ge=1)] | None | UnsetType = UNSET
-    n: Annotated[int, Meta(ge=1, le=128)] | None | UnsetType = UNSET
     prediction: PredictionContent | None | UnsetType = UNSET
-    seed: Annotated[int, Meta(ge=-9223372036854775808, le=9223372036854775807)] | None | UnsetType = UNSET
-    stream_options: ChatCompletionStreamOptions | None | UnsetType = UNSET
     tools: Annotated[list[ChatCompletionToolUnion], Meta(max_length=1024)] | None | UnsetType = UNSET
-    x_skip_invalid_tools: bool | None | UnsetType = UNSET
-    x_repair_calls: bool | None | UnsetType = UNSET
     tool_choice: ChatCompletionToolChoiceOption | None | UnsetType = UNSET
-    parallel_tool_calls: bool | None | UnsetType = UNSET
     function_call: Literal["none", "auto"] | ChatCompletionFunctionCallOption | None | UnsetType = UNSET
     functions: (
         Annotated[list[ChatCompletionFunctions], Meta(min_length=1, max_length=128)] | None | UnsetType
     ) = UNSET
-    top_k: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    repetition_penalty: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=1024)] | None | UnsetType = (
-        UNSET
-    )
-    include_stop_str_in_output: bool | None | UnsetType = UNSET
-    min_tokens: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    ignore_eos: bool | None | UnsetType = UNSET
-    skip_special_tokens: bool | None | UnsetType = UNSET
-    bad_words: (
-        Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=1024)] | None | UnsetType
-    ) = UNSET
-    allowed_token_ids: (
-        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=262144)] | None | UnsetType
-    ) = UNSET
-    structured_outputs: StructuredOutputs | None | UnsetType = UNSET
-    guided_json: (
-        Annotated[dict[str, Any], Meta(max_length=4096)]
-        | Annotated[str, Meta(max_length=1048576)]
-        | None
-        | UnsetType
-    ) = UNSET
-    guided_regex: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    guided_choice: (
-        Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(min_length=1, max_length=4096)]
-        | None
-        | UnsetType
-    ) = UNSET
-    guided_grammar: Annotated[str, Meta(max_length=262144)] | None | UnsetType = UNSET
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=4096)] | None | UnsetType = UNSET
-    extra_key: Annotated[str, Meta(min_length=1, max_length=4096)] | None | UnsetType = UNSET
-    priority: int | None | UnsetType = UNSET
-    return_token_ids: bool | None | UnsetType = UNSET
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    truncation_side: Literal["left", "right"] | None | UnsetType = UNSET
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
     add_generation_prompt: bool | None | UnsetType = UNSET
     continue_final_message: bool | None | UnsetType = UNSET
@@ -206,122 +141,7 @@ class CreateChatCompletionRequest(Struct, kw_only=True):
         | None
         | UnsetType
     ) = UNSET
-    thinking_token_budget: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    repeat_penalty: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    no_stop_trim: bool | None | UnsetType = UNSET
-    rep_pen: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    penalty_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    repetition_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    typical: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    dry_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    mirostat_mode: Annotated[int, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    temp_exponent: Annotated[float, Meta(le=16, gt=0)] | None | UnsetType = UNSET
-    ban_eos_token: bool | None | UnsetType = UNSET
-    allowed_tokens: (
-        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=262144)] | None | UnsetType
-    ) = UNSET
     max_length: Annotated[int, Meta(ge=1)] | None | UnsetType = UNSET
-    min_length: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    stop_sequence: StopConfiguration | None | UnsetType = UNSET
-    regex_pattern: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    reasoning_budget_tokens: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    repeat_last_n: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    typical_p: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    top_a: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    tfs: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    top_n_sigma: Annotated[float, Meta(ge=0, le=100)] | None | UnsetType = UNSET
-    xtc_probability: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    xtc_threshold: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None | UnsetType = UNSET
-    dry_base: Annotated[float, Meta(ge=1, le=16)] | None | UnsetType = UNSET
-    dry_allowed_length: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    dry_penalty_last_n: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    dry_sequence_breakers: (
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)]
-        | None
-        | UnsetType
-    ) = UNSET
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    mirostat_tau: Annotated[float, Meta(ge=0, le=64)] | None | UnsetType = UNSET
-    mirostat_eta: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    dynatemp_range: Annotated[float, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    dynatemp_exponent: Annotated[float, Meta(le=16, gt=0)] | None | UnsetType = UNSET
-    samplers: (
-        Annotated[
-            list[
-                Literal[
-                    "penalties",
-                    "dry",
-                    "top_n_sigma",
-                    "top_k",
-                    "typ_p",
-                    "top_p",
-                    "min_p",
-                    "top_a",
-                    "tfs",
-                    "xtc",
-                    "temperature",
-                ]
-            ],
-            Meta(max_length=16),
-        ]
-        | None
-        | UnsetType
-    ) = UNSET
-    n_probs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
-    banned_strings: (
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
-        | None
-        | UnsetType
-    ) = UNSET
-    cache_prompt: bool | None | UnsetType = UNSET
-    id_slot: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    grammar: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    json_schema: (
-        Annotated[dict[str, Any], Meta(max_length=4096)]
-        | Annotated[str, Meta(max_length=1048576)]
-        | None
-        | UnsetType
-    ) = UNSET
-    regex: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    ebnf: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    structural_tag: (
-        Annotated[dict[str, Any], Meta(max_length=4096)]
-        | Annotated[str, Meta(max_length=1048576)]
-        | None
-        | UnsetType
-    ) = UNSET
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
-    logprob_token_ids: (
-        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=128)] | None | UnsetType
-    ) = UNSET
-    return_tokens_as_token_ids: bool | None | UnsetType = UNSET
-    use_beam_search: bool | None | UnsetType = UNSET
-    length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None | UnsetType = UNSET
-    add_special_tokens: bool | None | UnsetType = UNSET
-    add_bos_token: bool | None | UnsetType = UNSET
-    request_id: (
-        Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+\\Z")] | None | UnsetType
-    ) = UNSET
-    rid: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+\\Z")] | None | UnsetType = UNSET
-    kv_transfer_params: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
-    mm_processor_kwargs: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
-    lora_path: (
-        Annotated[str, Meta(max_length=4096)]
-        | Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(max_length=128)]
-        | None
-        | UnsetType
-    ) = UNSET
-    logits_processors: (
-        Annotated[list[Annotated[str, Meta(max_length=128)] | LogitsProcessor], Meta(max_length=8)]
-        | None
-        | UnsetType
-    ) = UNSET
-    custom_logit_processor: Annotated[str, Meta(max_length=1048576)] | None | UnsetType = UNSET
-    custom_params: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
-    sse_ping_interval: Annotated[int, Meta(ge=-1, le=3600)] | None | UnsetType = UNSET
-    return_hidden_states: bool | None | UnsetType = UNSET
-    session_params: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
     include_reasoning: bool | None | UnsetType = UNSET
     separate_reasoning: bool | None | UnsetType = UNSET
     stream_reasoning: bool | None | UnsetType = UNSET
@@ -330,6 +150,16 @@ class CreateChatCompletionRequest(Struct, kw_only=True):
         Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=1048576)] | None | UnsetType
     ) = UNSET
     template_vars: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+    safety_identifier: Annotated[str, Meta(max_length=64)] | None | UnsetType = UNSET
+    prompt_cache_retention: Literal["in_memory", "24h"] | None | UnsetType = UNSET
+    prompt_cache_options: PromptCacheOptionsParam | None | UnsetType = UNSET
+    x_skip_invalid_tools: bool | None | UnsetType = UNSET
+    x_repair_calls: bool | None | UnsetType = UNSET
+    parallel_tool_calls: bool | None | UnsetType = UNSET
+    moderation: ModerationParam | None | UnsetType = UNSET
+    thinking_token_budget: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
+    reasoning_budget_tokens: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
 
 
 class CreateChatCompletionResponse(Struct, kw_only=True):
@@ -377,14 +207,6 @@ class ChatCompletionFunctions(Struct, kw_only=True):
     description: Annotated[str, Meta(max_length=1048576)] | UnsetType = UNSET
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
     parameters: Annotated[dict[str, Any], Meta(max_length=4096)] | UnsetType = UNSET
-
-
-class ChatCompletionStreamOptions(Struct, kw_only=True):
-    """What a stream carries in addition to its deltas."""
-
-    include_usage: bool | UnsetType = UNSET
-    include_obfuscation: bool | UnsetType = UNSET
-    continuous_usage_stats: bool | None | UnsetType = UNSET
 
 
 class ChatCompletionTool(Struct, kw_only=True, tag_field="type", tag="function"):

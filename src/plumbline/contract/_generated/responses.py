@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .common import (
-    LogitsProcessor,
     Metadata,
     Moderation,
     ModerationParam,
@@ -18,12 +17,11 @@ from .common import (
     ReasoningEffort,
     ResponseFormatJsonObject,
     ResponseFormatText,
-    StopConfiguration,
-    StructuredOutputs,
     Verbosity,
 )
 from .content import InputFileContent, InputImageContent, InputTextContent
 from .items import InputItem, ItemResource, OutputItem
+from .shared_fields import GenerationFields
 from .tools import ResponseTool, Tool, ToolChoiceParam
 
 __all__ = [
@@ -60,36 +58,20 @@ __all__ = [
 ]
 
 
-class CreateResponse(Struct, kw_only=True):
+class CreateResponse(GenerationFields, kw_only=True):
     """A response to create."""
 
     model: Annotated[str, Meta(max_length=1024)] | None | UnsetType = UNSET
     input: InputParam | None | UnsetType = UNSET
     instructions: Annotated[str, Meta(max_length=10485760)] | None | UnsetType = UNSET
-    metadata: Metadata | None | UnsetType = UNSET
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    user: Annotated[str, Meta(max_length=4096)] | None | UnsetType = UNSET
-    safety_identifier: Annotated[str, Meta(max_length=64)] | None | UnsetType = UNSET
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None | UnsetType = UNSET
-    prompt_cache_retention: Literal["in_memory", "24h"] | None | UnsetType = UNSET
-    prompt_cache_options: PromptCacheOptionsParam | None | UnsetType = UNSET
     previous_response_id: Annotated[str, Meta(max_length=1024)] | None | UnsetType = UNSET
     background: bool | None | UnsetType = UNSET
     max_tool_calls: Annotated[int, Meta(ge=1)] | None | UnsetType = UNSET
     text: ResponseTextParam | None | UnsetType = UNSET
     tools: Annotated[list[Tool], Meta(max_length=1024)] | None | UnsetType = UNSET
-    x_skip_invalid_tools: bool | None | UnsetType = UNSET
     enable_response_messages: bool | None | UnsetType = UNSET
-    logits_processors: (
-        Annotated[list[Annotated[str, Meta(max_length=128)] | LogitsProcessor], Meta(max_length=8)]
-        | None
-        | UnsetType
-    ) = UNSET
-    custom_logit_processor: Annotated[str, Meta(max_length=1048576)] | None | UnsetType = UNSET
-    custom_params: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
-    x_repair_calls: bool | None | UnsetType = UNSET
     tool_choice: ToolChoiceParam | None | UnsetType = UNSET
     prompt: Prompt | None | UnsetType = UNSET
     service_tier: ServiceTierResponses | None | UnsetType = UNSET
@@ -98,8 +80,6 @@ class CreateResponse(Struct, kw_only=True):
     include: Annotated[list[IncludeEnum], Meta(max_length=64)] | None | UnsetType = UNSET
     parallel_tool_calls: bool | None | UnsetType = UNSET
     store: bool | None | UnsetType = UNSET
-    moderation: ModerationParam | None | UnsetType = UNSET
-    stream: bool | None | UnsetType = UNSET
     stream_options: ResponseStreamOptions | None | UnsetType = UNSET
     conversation: ConversationParam | None | UnsetType = UNSET
     access_programs: Annotated[dict[str, Any], Meta(max_length=64)] | None | UnsetType = UNSET
@@ -110,121 +90,16 @@ class CreateResponse(Struct, kw_only=True):
         Annotated[list[ContextManagementParam], Meta(min_length=1, max_length=64)] | None | UnsetType
     ) = UNSET
     max_output_tokens: Annotated[int, Meta(ge=16)] | None | UnsetType = UNSET
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None | UnsetType = UNSET
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None | UnsetType = UNSET
-    top_k: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    repetition_penalty: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=1024)] | None | UnsetType = (
-        UNSET
-    )
-    include_stop_str_in_output: bool | None | UnsetType = UNSET
-    min_tokens: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    ignore_eos: bool | None | UnsetType = UNSET
-    skip_special_tokens: bool | None | UnsetType = UNSET
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=4096)] | None | UnsetType = UNSET
-    extra_key: Annotated[str, Meta(min_length=1, max_length=4096)] | None | UnsetType = UNSET
-    priority: int | None | UnsetType = UNSET
-    structured_outputs: StructuredOutputs | None | UnsetType = UNSET
-    stop: StopConfiguration | None | UnsetType = UNSET
-    seed: Annotated[int, Meta(ge=-9223372036854775808, le=9223372036854775807)] | None | UnsetType = UNSET
-    logit_bias: (
-        Annotated[dict[str, Annotated[int, Meta(ge=-100, le=100)]], Meta(max_length=65536)]
-        | Annotated[
-            list[Annotated[list[float | bool], Meta(min_length=2, max_length=2)]], Meta(max_length=1024)
-        ]
-        | None
-        | UnsetType
-    ) = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+    safety_identifier: Annotated[str, Meta(max_length=64)] | None | UnsetType = UNSET
+    prompt_cache_retention: Literal["in_memory", "24h"] | None | UnsetType = UNSET
+    prompt_cache_options: PromptCacheOptionsParam | None | UnsetType = UNSET
+    x_skip_invalid_tools: bool | None | UnsetType = UNSET
+    x_repair_calls: bool | None | UnsetType = UNSET
+    moderation: ModerationParam | None | UnsetType = UNSET
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=1024)] | None | UnsetType = UNSET
     thinking_token_budget: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    repeat_penalty: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    no_stop_trim: bool | None | UnsetType = UNSET
-    rep_pen: Annotated[float, Meta(le=2, gt=0)] | None | UnsetType = UNSET
-    penalty_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    repetition_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    typical: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    dry_range: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    mirostat_mode: Annotated[int, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    temp_exponent: Annotated[float, Meta(le=16, gt=0)] | None | UnsetType = UNSET
-    ban_eos_token: bool | None | UnsetType = UNSET
-    allowed_tokens: (
-        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=262144)] | None | UnsetType
-    ) = UNSET
-    min_length: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    stop_sequence: StopConfiguration | None | UnsetType = UNSET
-    regex_pattern: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
     reasoning_budget_tokens: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    repeat_last_n: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    typical_p: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    top_a: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    tfs: Annotated[float, Meta(le=1, gt=0)] | None | UnsetType = UNSET
-    top_n_sigma: Annotated[float, Meta(ge=0, le=100)] | None | UnsetType = UNSET
-    xtc_probability: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    xtc_threshold: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None | UnsetType = UNSET
-    dry_base: Annotated[float, Meta(ge=1, le=16)] | None | UnsetType = UNSET
-    dry_allowed_length: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    dry_penalty_last_n: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    dry_sequence_breakers: (
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)]
-        | None
-        | UnsetType
-    ) = UNSET
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    mirostat_tau: Annotated[float, Meta(ge=0, le=64)] | None | UnsetType = UNSET
-    mirostat_eta: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    dynatemp_range: Annotated[float, Meta(ge=0, le=2)] | None | UnsetType = UNSET
-    dynatemp_exponent: Annotated[float, Meta(le=16, gt=0)] | None | UnsetType = UNSET
-    samplers: (
-        Annotated[
-            list[
-                Literal[
-                    "penalties",
-                    "dry",
-                    "top_n_sigma",
-                    "top_k",
-                    "typ_p",
-                    "top_p",
-                    "min_p",
-                    "top_a",
-                    "tfs",
-                    "xtc",
-                    "temperature",
-                ]
-            ],
-            Meta(max_length=16),
-        ]
-        | None
-        | UnsetType
-    ) = UNSET
-    n_probs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
-    banned_strings: (
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
-        | None
-        | UnsetType
-    ) = UNSET
-    cache_prompt: bool | None | UnsetType = UNSET
-    id_slot: Annotated[int, Meta(ge=-1)] | None | UnsetType = UNSET
-    grammar: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    json_schema: (
-        Annotated[dict[str, Any], Meta(max_length=4096)]
-        | Annotated[str, Meta(max_length=1048576)]
-        | None
-        | UnsetType
-    ) = UNSET
-    regex: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    ebnf: Annotated[str, Meta(max_length=65536)] | None | UnsetType = UNSET
-    request_id: (
-        Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+\\Z")] | None | UnsetType
-    ) = UNSET
-    rid: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+\\Z")] | None | UnsetType = UNSET
-    bad_words: (
-        Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=1024)] | None | UnsetType
-    ) = UNSET
-    allowed_token_ids: (
-        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=262144)] | None | UnsetType
-    ) = UNSET
 
 
 class Response(Struct, kw_only=True):

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from plumbline.answer.turn import Turn
-from plumbline.contract._generated.chat import ChatCompletionStreamOptions, CreateChatCompletionRequest
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
 from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract._generated.shared_fields import ChatCompletionStreamOptions
 from plumbline.server.protocols.common.fields import given, or_default
 from plumbline.server.settings import Settings
 

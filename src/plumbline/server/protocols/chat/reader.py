@@ -116,7 +116,7 @@ def read_chat(
     read_facts(request, logprobs=wants_logprobs)
     # CHAT-07: the newer name wins if both are given.
     limit_param = "max_completion_tokens" if given(request.max_completion_tokens) else "max_tokens"
-    max_tokens: int | None = or_default(getattr(request, limit_param), None)
+    max_tokens = or_default(request.max_completion_tokens, or_default(request.max_tokens, None))
     messages, continue_final = with_prefix(request, read_messages(request.messages, modalities))
     check_echo(request, messages, continue_final)
     documents = or_default(request.documents, None)

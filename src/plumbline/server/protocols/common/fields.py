@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract._generated.shared_fields import CompletionFields
 from plumbline.contract.wire.errors import invalid_request, unsupported_parameter
 
 __all__ = [
@@ -65,22 +67,19 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
             raise unsupported_parameter(name, reason)
 
 
-def check_stream_options(request: Any) -> None:
+def check_stream_options(request: CompletionFields | CreateResponse) -> None:
     """Check that `stream_options` comes with `stream: true` (CS-09, CMP-08).
 
     Raises:
         ApiError: 400 naming the field.
     """
-    options = or_default(request.stream_options, None)
-    if options is None:
-        return
-    if request.stream is not True:
+    if given(request.stream_options) and request.stream is not True:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
 
 
-def adds_special_tokens(request: Any, default: bool) -> bool:
+def adds_special_tokens(request: CompletionFields, default: bool) -> bool:
     """Return whether the prompt begins with the sequence start (`add_special_tokens`, TabbyAPI's `add_bos_token`).
 
     Raises:

@@ -7,8 +7,9 @@ An observer of encrypted traffic who sees the size of each event can guess the w
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract._generated.shared_fields import CompletionFields
 from plumbline.server.protocols.common.fields import or_default
 
 __all__ = ["BLOCK", "obfuscated", "wants_obfuscation"]
@@ -20,7 +21,7 @@ _MEMBER = b',"obfuscation":"'
 _END = b'"}'
 
 
-def wants_obfuscation(request: Any) -> bool:
+def wants_obfuscation(request: CompletionFields | CreateResponse) -> bool:
     """Return whether the client asked for padding; the default is no padding."""
     options = or_default(request.stream_options, None)
     return options is not None and options.include_obfuscation is True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from plumbline.contract._generated.common import ResponseFormatJsonObject
 from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract._generated.messages import CreateMessageRequest, MessageTool
 from plumbline.contract._generated.responses import CreateResponse, TextResponseFormatJsonSchema
+from plumbline.contract._generated.shared_fields import CompletionFields, GenerationFields
 from plumbline.contract._generated.tools import FunctionToolParam
 from plumbline.contract.wire.errors import (
     ApiError,
@@ -58,7 +59,7 @@ def read_format(request: FormatRequest) -> OutputFormat | None:
     requested = _requested(request)
     if requested is None:
         return None
-    if given(getattr(request, "allowed_token_ids", UNSET)):
+    if isinstance(request, GenerationFields) and given(request.allowed_token_ids):
         # The format could require tokens that are not allowed.
         raise invalid_request(
             f"'allowed_token_ids' cannot be combined with '{requested.param}'.",
@@ -83,12 +84,16 @@ def constraint_refused(request: FormatRequest, error: ConstraintError) -> ApiErr
 
 
 def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
-    for index, function in enumerate(or_default(getattr(request, "functions", UNSET), [])):
+    functions = request.functions if isinstance(request, CreateChatCompletionRequest) else UNSET
+    for index, function in enumerate(or_default(functions, [])):
         if function.name == error.tool:
             return invalid_json_schema(
                 f"functions[{index}].parameters", str(error.tool), str(error).rstrip(".")
             )
-    for index, tool in enumerate(or_default(getattr(request, "tools", UNSET), [])):
+    tools: Sequence[Any] = (
+        [] if isinstance(request, CreateCompletionRequest) else or_default(request.tools, [])
+    )
+    for index, tool in enumerate(tools):
         described = getattr(tool, "function", None) or getattr(tool, "custom", None) or tool
         if error.tool is not None and getattr(described, "name", None) == error.tool:
             param = f"tools[{index}]"
@@ -176,10 +181,12 @@ def _structured(request: _OpenAIRequest) -> list[RequestedFormat]:
 
 def _guided(request: _OpenAIRequest) -> list[RequestedFormat]:
     """Read `guided_json` and its siblings, the older field names of chat and legacy completions."""
+    if not isinstance(request, CompletionFields):
+        return []
     return [
         item
-        for name in _KINDS
-        for item in _one_format(name, getattr(request, f"guided_{name}", UNSET), f"guided_{name}")
+        for name in _GUIDED
+        for item in _one_format(name, getattr(request, f"guided_{name}"), f"guided_{name}")
     ]
 
 
@@ -200,7 +207,8 @@ _OTHERS = {
     "ebnf": "gbnf",
     "structural_tag": "structural_tag",
 }
-_KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
+_GUIDED = ("json", "regex", "choice", "grammar")
+_KINDS = (*_GUIDED, "structural_tag")
 
 
 def _one_format(kind: str, value: Any, param: str) -> list[RequestedFormat]:

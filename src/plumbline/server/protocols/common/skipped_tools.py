@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from plumbline.answer.turn import ChatPrompt, ToolChoice, Turn
+from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract.wire.call import note_skipped
 from plumbline.contract.wire.errors import ApiError
 from plumbline.contract.wire.incoming import client_index, refused_tool
 from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.tool_choice import ToolRequest
 
 __all__ = ["read_skipping", "skips", "without_tool"]
 
-R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R", bound=ToolRequest)
 T = TypeVar("T")
 
 
-def skips(request: Any) -> bool:
+def skips(request: ToolRequest | CreateCompletionRequest) -> bool:
     """Return whether a request wants invalid tools to be left out."""
-    return getattr(request, "x_skip_invalid_tools", UNSET) is True
+    return not isinstance(request, CreateCompletionRequest) and request.x_skip_invalid_tools is True
 
 
 def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> tuple[R, T]:
@@ -44,7 +46,7 @@ def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> 
         try:
             return request, read(request)
         except ApiError as error:
-            tools = or_default(getattr(request, "tools", UNSET), [])
+            tools: Sequence[Any] = or_default(request.tools, [])
             index = refused_tool(error)
             if not skips(request) or index is None or index >= len(tools):
                 raise

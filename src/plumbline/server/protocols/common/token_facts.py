@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from plumbline.answer.events import Logprob
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.contract._generated.common import PromptLogprob
+from plumbline.contract._generated.shared_fields import CompletionFields
 from plumbline.contract.wire.errors import invalid_request, invalid_value
 from plumbline.port.engine import TokenLogprob
 from plumbline.server.protocols.common.fields import given, or_default
@@ -32,7 +32,7 @@ class PromptFacts:
 NO_FACTS = PromptFacts()
 
 
-def read_facts(request: Any, *, logprobs: bool) -> None:
+def read_facts(request: CompletionFields, *, logprobs: bool) -> None:
     """Check the fields about single tokens against each other.
 
     Args:
@@ -54,13 +54,13 @@ def read_facts(request: Any, *, logprobs: bool) -> None:
         )
 
 
-def read_truncation(request: Any) -> int | None:
+def read_truncation(request: CompletionFields) -> int | None:
     """Read `truncate_prompt_tokens`: how many tokens of the prompt to keep, -1 for what fits, None for all.
 
     Raises:
         ApiError: 400 for 0, which would leave nothing to continue.
     """
-    count: int | None = or_default(request.truncate_prompt_tokens, None)
+    count = or_default(request.truncate_prompt_tokens, None)
     if count == 0:
         raise invalid_value("truncate_prompt_tokens", 0)
     return count

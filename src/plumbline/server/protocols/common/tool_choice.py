@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from plumbline.answer.structured_output.schema_repair import repaired
 from plumbline.answer.structured_output.strict_subset import strict_violation
 from plumbline.answer.turn import LarkFormat, RegexFormat, Tool, ToolChoice, Turn
+from plumbline.contract._generated.chat import CreateChatCompletionRequest
+from plumbline.contract._generated.messages import CreateMessageRequest
+from plumbline.contract._generated.responses import CreateResponse
 from plumbline.contract.wire.errors import invalid_json_schema, invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import or_default
 
 __all__ = [
     "INPUT_SCHEMA",
+    "ToolRequest",
     "allowed_choice",
     "check_names",
     "custom_arguments",
@@ -27,6 +31,8 @@ __all__ = [
     "with_checked_parameters",
     "with_repair",
 ]
+
+ToolRequest: TypeAlias = CreateChatCompletionRequest | CreateResponse | CreateMessageRequest
 
 INPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -197,7 +203,7 @@ def wants_parallel(value: Any) -> bool:
     return bool(or_default(value, True))
 
 
-def with_repair(request: Any, turn: Turn) -> Turn:
+def with_repair(request: ToolRequest, turn: Turn) -> Turn:
     """Return a turn whose failed call the model is asked for again, if the request wants that (`x_repair_calls`).
 
     Raises:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import UNSET
 
 from plumbline.answer.events import Usage
 from plumbline.contract._generated.common import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
+from plumbline.contract._generated.shared_fields import CompletionFields
+from plumbline.server.protocols.common.fields import or_default
 
 __all__ = ["add_usage", "completion_usage", "usage_so_far", "wants_progress"]
 
@@ -26,10 +26,12 @@ def add_usage(left: Usage | None, right: Usage) -> Usage:
     )
 
 
-def wants_progress(request: Any) -> bool:
+def wants_progress(request: CompletionFields) -> bool:
     """Return whether every chunk must report the usage so far: `include_usage: false` wins, as in vLLM."""
-    options = request.stream_options
-    return bool(options) and options.continuous_usage_stats is True and options.include_usage is not False
+    options = or_default(request.stream_options, None)
+    return (
+        options is not None and options.continuous_usage_stats is True and options.include_usage is not False
+    )
 
 
 def usage_so_far(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import UNSET
 
+from plumbline.contract._generated.shared_fields import CompletionFields
 from plumbline.contract.wire.errors import invalid_request
 from plumbline.server.protocols.common.fields import given, or_default
 
@@ -53,7 +52,7 @@ _NEUTRAL = {
 """The values of some of them that mean nothing. Clients send those too."""
 
 
-def read_beams(request: Any) -> float | None:
+def read_beams(request: CompletionFields) -> float | None:
     """Return the length penalty of a beam search; None for a request without beam search.
 
     Raises:
@@ -76,5 +75,4 @@ def read_beams(request: Any) -> float | None:
         neutral = _NEUTRAL.get(name)
         if given(value) and value is not False and value != [] and (neutral is None or value != neutral):
             raise invalid_request(f"'{name}' cannot be combined with 'use_beam_search'; leave one out.", name)
-    penalty: float = or_default(request.length_penalty, 1.0)
-    return penalty
+    return or_default(request.length_penalty, 1.0)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import UNSET
-
+from plumbline.contract._generated.shared_fields import GenerationFields
 from plumbline.contract.wire.errors import invalid_request
 from plumbline.port.engine import SAMPLER_ORDER, Dry, Mirostat, SamplerChain
 from plumbline.server.protocols.common.fields import given, or_default
@@ -23,7 +22,7 @@ _STEERED_ORDER = ("penalties", "dry", "temperature")
 
 
 def read_chain(
-    request: Any, defaults: Mapping[str, Any] = _NO_DEFAULTS, repetition: float = 1.0
+    request: GenerationFields, defaults: Mapping[str, Any] = _NO_DEFAULTS, repetition: float = 1.0
 ) -> SamplerChain | None:
     """Read the samplers of a request of any API; None if it uses only the usual ones.
 
@@ -37,7 +36,7 @@ def read_chain(
     """
     neutral = SamplerChain()
     values = {
-        name: or_default(getattr(request, name, UNSET), defaults.get(name, getattr(neutral, name)))
+        name: or_default(getattr(request, name), defaults.get(name, getattr(neutral, name)))
         for name in _PLAIN
     }
     multiplier = or_default(request.dry_multiplier, 0.0)
@@ -61,7 +60,7 @@ def read_chain(
         mirostat=None
         if not version
         else Mirostat(
-            version=version,
+            version=1 if version == 1 else 2,
             tau=or_default(request.mirostat_tau, defaults.get("mirostat_tau", 5.0)),
             eta=or_default(request.mirostat_eta, defaults.get("mirostat_eta", 0.1)),
         ),
@@ -75,14 +74,14 @@ def read_chain(
     return None if _replaced(chain, shaped) == neutral else chain
 
 
-def read_breakers(request: Any) -> tuple[str, ...]:
+def read_breakers(request: GenerationFields) -> tuple[str, ...]:
     """Read the texts that end a repeated sequence; empty where DRY is off."""
     if not or_default(request.dry_multiplier, 0.0):
         return ()
     return tuple(or_default(request.dry_sequence_breakers, _BREAKERS))
 
 
-def _read_dry(request: Any, multiplier: float) -> Dry:
+def _read_dry(request: GenerationFields, multiplier: float) -> Dry:
     return Dry(
         multiplier=multiplier,
         base=or_default(request.dry_base, 1.75),

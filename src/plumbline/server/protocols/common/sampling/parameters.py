@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from plumbline.contract._generated.shared_fields import CompletionFields, GenerationFields
 from plumbline.contract.wire.errors import invalid_request, invalid_value, unsupported_value
 from plumbline.port.engine import SamplingParams
 from plumbline.server.protocols.common.fields import given, or_default
@@ -46,7 +46,7 @@ def read_stop(value: str | list[str] | UnsetType | None) -> tuple[str, ...]:
 
 
 def read_sampling(
-    request: Any,
+    request: GenerationFields,
     defaults: Defaults,
     *,
     max_tokens: int | None,
@@ -74,7 +74,7 @@ def read_sampling(
             "min_tokens",
             "invalid_value",
         )
-    allowed = or_default(getattr(request, "allowed_token_ids", UNSET), None)
+    allowed = or_default(request.allowed_token_ids, None)
     stop_ids = or_default(request.stop_token_ids, [])
     top_k = max(0, or_default(request.top_k, defaults.top_k))
     check_token_ids("stop_token_ids", stop_ids, defaults.vocab_size)
@@ -82,7 +82,7 @@ def read_sampling(
         raise unsupported_value("id_slot", request.id_slot, "is not supported: the server chooses; send -1")
     if allowed is not None:
         check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
-    wanted = or_default(getattr(request, "logprob_token_ids", UNSET), [])
+    wanted = or_default(request.logprob_token_ids, []) if isinstance(request, CompletionFields) else []
     check_token_ids("logprob_token_ids", wanted, defaults.vocab_size)
     repetition = or_default(request.repetition_penalty, defaults.repetition_penalty)
     return SamplingParams(
@@ -95,7 +95,7 @@ def read_sampling(
         presence_penalty=or_default(request.presence_penalty, 0.0),
         repetition_penalty=repetition,
         chain=read_chain(request, defaults.samplers, repetition),
-        logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
+        logit_bias=_read_bias(request.logit_bias, defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
         processors=read_processors(request),
         hidden_state=_read_hidden_state(request, choices),
@@ -123,16 +123,16 @@ def read_bad_words(words: list[str] | UnsetType | None) -> tuple[str, ...]:
     return found
 
 
-def read_num_probs(request: Any) -> int | None:
+def read_num_probs(request: GenerationFields) -> int | None:
     """Read `n_probs`, llama.cpp's name for logprobs with alternatives; 0 means no logprobs."""
     return or_default(request.n_probs, 0) or None
 
 
-def read_cache_salt(request: Any) -> str | None:
+def read_cache_salt(request: GenerationFields) -> str | None:
     """Read `cache_salt` and `extra_key`. `cache_prompt: false` is a salt that no other request has."""
     if not or_default(request.cache_prompt, True):
         return secrets.token_hex(16)
-    salt: str | None = or_default(request.cache_salt, None)
+    salt = or_default(request.cache_salt, None)
     if given(request.extra_key):
         # As JSON, no other pair of texts is joined to the same salt.
         return json.dumps([salt, request.extra_key])
@@ -153,9 +153,11 @@ def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
 
 
 def _read_bias(
-    bias: Mapping[str, float] | Sequence[Sequence[float | bool]], vocab_size: int
+    bias: Mapping[str, int] | Sequence[Sequence[float | bool]] | UnsetType | None, vocab_size: int
 ) -> dict[int, float]:
     """Read a map from token id to bias, or llama.cpp's list of pairs, in which false bans the token."""
+    if bias is UNSET or bias is None:
+        return {}
     if not isinstance(bias, Mapping):
         return dict(_read_pair(index, pair, vocab_size) for index, pair in enumerate(bias))
     found: dict[int, float] = {}
@@ -188,17 +190,17 @@ def _read_pair(index: int, pair: Sequence[float | bool], vocab_size: int) -> tup
     return int(token), float("-inf") if value is False else float(value)
 
 
-def _read_hidden_state(request: Any, choices: int) -> bool:
+def _read_hidden_state(request: GenerationFields, choices: int) -> bool:
     """Return whether the hidden state of the last token is wanted.
 
     Args:
-        request: a request of chat completions or completions.
+        request: the request.
         choices: how many choices are generated.
 
     Raises:
         ApiError: 400 for so many choices that the answer would be megabytes.
     """
-    if getattr(request, "return_hidden_states", UNSET) is not True:
+    if not isinstance(request, CompletionFields) or request.return_hidden_states is not True:
         return False
     if choices > _MOST_STATES:
         raise unsupported_value(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import UNSET
-
+from plumbline.contract._generated.shared_fields import GenerationFields
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.port.engine import ProcessorCall
 from plumbline.server.protocols.common.fields import or_default
@@ -18,22 +15,22 @@ _PICKLED = (
 )
 
 
-def read_processors(request: Any) -> tuple[ProcessorCall, ...]:
+def read_processors(request: GenerationFields) -> tuple[ProcessorCall, ...]:
     """Return the processors in their order.
 
     Raises:
         ApiError: 400 for pickled code, and for parameters without a processor.
     """
     found: list[ProcessorCall] = []
-    for index, entry in enumerate(or_default(getattr(request, "logits_processors", UNSET), [])):
+    for index, entry in enumerate(or_default(request.logits_processors, [])):
         field = f"logits_processors[{index}]"
         if isinstance(entry, str):
             found.append(ProcessorCall(entry, field))
         else:
             args, kwargs = or_default(entry.args, []), or_default(entry.kwargs, {})
             found.append(ProcessorCall(entry.qualname, field, tuple(args), kwargs))
-    custom = or_default(getattr(request, "custom_logit_processor", UNSET), None)
-    params = or_default(getattr(request, "custom_params", UNSET), {})
+    custom = or_default(request.custom_logit_processor, None)
+    params = or_default(request.custom_params, {})
     if custom is not None:
         if custom.lstrip().startswith("{"):
             raise unsupported_value("custom_logit_processor", custom, _PICKLED)
