@@ -70,6 +70,19 @@ def as_json(values: list[Any]) -> list[dict[str, Any]]:
     return [json.loads(encode(value)) for value in values]
 
 
+def written(
+    writer: ChatWriter | CompletionWriter, events: list[tuple[int, OutputEvent]]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the chunks of an answer and the answer in one piece, as a client decodes them."""
+    chunks, fold = writer.chunks(), writer.fold()
+    sent: list[Any] = [*chunks.start()]
+    for index, event in events:
+        sent += chunks.event(index, event)
+        fold.event(index, event)
+    (whole,) = as_json([fold.answer()])
+    return as_json([*sent, *chunks.end()]), whole
+
+
 # Chat completions
 
 
@@ -88,16 +101,13 @@ def test_the_chunks_of_a_chat_fold_to_its_answer(
     if usage:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
-    chunks = writer.start()
-    for index, event in events:
-        chunks += writer.event(index, event)
-    folded = fold_chunks(as_json(chunks + writer.end()), n=n, usage=usage, logprobs=logprobs)
-    whole = as_json([writer.answer()])[0]
+    chunks, whole = written(writer, events)
+    folded = fold_chunks(chunks, n=n, usage=usage, logprobs=logprobs)
     valid("CreateChatCompletionResponse", whole)
 
     assert folded["choices"] == [as_folded(choice) for choice in whole["choices"]]
     assert whole["object"] == "chat.completion"
-    assert whole["id"] == json.loads(encode(chunks[0]))["id"]
+    assert whole["id"] == chunks[0]["id"]
     if usage:
         assert folded["usage"] == whole["usage"]
     for choice in whole["choices"]:
@@ -115,7 +125,7 @@ def test_content_comes_with_the_role_only_where_a_text_follows(
     n, events = answer
     body = {"model": "m", "n": n, "messages": [{"role": "user", "content": "hi"}]}
     writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
-    chunks = as_json([chunk for index, event in events for chunk in writer.event(index, event)])
+    chunks, _ = written(writer, events)
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     for index in range(n):
         role, *rest = [choice["delta"] for choice in choices if choice["index"] == index]
@@ -141,19 +151,16 @@ def test_the_official_client_adds_the_chunks_up_to_the_answer(
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
-    chunks = writer.start()
-    for index, event in events:
-        chunks += writer.event(index, event)
+    chunks, whole = written(writer, events)
     state: ChatCompletionStreamState[Any] = ChatCompletionStreamState()
     failure = None
-    for chunk in as_json(chunks + writer.end()):
+    for chunk in chunks:
         try:
             state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=chunk))  # type: ignore[arg-type]
         except Exception as error:  # `length` always raises, by design of that client.
             failure = type(error).__name__
             if failure != "LengthFinishReasonError":
                 raise
-    whole = as_json([writer.answer()])[0]
     theirs = state.current_completion_snapshot
 
     if failure is None:
@@ -175,10 +182,11 @@ def test_usage_counts_the_prompt_once_and_every_choice() -> None:
     request = decode(
         CreateChatCompletionRequest, b'{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}]}'
     )
-    writer = ChatWriter(request, model="m", fingerprint="fp")
-    for index in range(3):
-        writer.event(index, Finish("stop", Usage(10, 4, cached_tokens=index)))
-    usage = json.loads(encode(writer.answer()))["usage"]
+    finishes: list[tuple[int, OutputEvent]] = [
+        (index, Finish("stop", Usage(10, 4, cached_tokens=index))) for index in range(3)
+    ]
+    _, whole = written(ChatWriter(request, model="m", fingerprint="fp"), finishes)
+    usage = whole["usage"]
 
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (10, 12, 22)
     assert usage["prompt_tokens_details"]["cached_tokens"] == 0
@@ -189,7 +197,7 @@ def test_an_answer_that_has_not_ended_cannot_be_whole() -> None:
         CreateChatCompletionRequest, b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     )
     with pytest.raises(RuntimeError, match="no finish"):
-        ChatWriter(request, model="m", fingerprint="fp").answer()
+        ChatWriter(request, model="m", fingerprint="fp").fold().answer()
 
 
 # Legacy completions
@@ -213,11 +221,8 @@ def test_the_chunks_of_a_completion_fold_to_its_answer(
     plan = read_completion(request, DEFAULTS)
     echoed = PromptText(prompt, tuple(prompt) if logprobs else None) if echo else None
     writer = CompletionWriter(request, plan, [echoed], model="m", fingerprint="fp")
-    chunks = writer.start()
-    for index, event in events:
-        chunks += writer.event(index, event)
-    folded = fold_texts(as_json(chunks + writer.end()), n=n, usage=True)
-    whole = as_json([writer.answer()])[0]
+    chunks, whole = written(writer, events)
+    folded = fold_texts(chunks, n=n, usage=True)
     valid("CreateCompletionResponse", whole)
 
     assert folded["usage"] == whole["usage"]

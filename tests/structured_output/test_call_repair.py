@@ -43,7 +43,7 @@ from plumbline.port.engine import (
     SamplingParams,
     TokenChunk,
 )
-from plumbline.server.protocols.common.usage import add_usage
+from plumbline.server.protocols.common.usage import total_usage
 
 from .walk import ENDS, SIZE, compiler, model_dialect, run, sampled_from, tokenizer
 
@@ -258,11 +258,8 @@ def test_what_follows_a_failed_call_stays() -> None:
 def test_choices_are_repaired_one_by_one() -> None:
     tool = TOOL_DIALECTS["hermes"]
     choices, engine = answer(tool, written(tool, WRONG[0]), num_choices=2)
-    usage: Usage | None = None
-    for events in choices:
-        assert len(calls_of(fold(events[:-1]))) == 1
-        usage = add_usage(usage, finish_of(events).usage)
-    assert usage is not None
+    assert all(len(calls_of(fold(events[:-1]))) == 1 for events in choices)
+    usage = total_usage([finish_of(events).usage for events in choices])
     assert usage.repaired_calls == 2
     assert usage.completion_tokens == engine.counted.completion_tokens
     # The first ask of both has one prompt.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -14,9 +14,9 @@ from plumbline.contract._generated.events import ResponseStreamEvent
 from plumbline.contract._generated.messages import MessageStreamEvent
 from plumbline.contract.wire.decode import encode
 from plumbline.contract.wire.sse import frame
-from plumbline.server.protocols.chat.writer import ChatWriter
+from plumbline.server.protocols.chat.writer import ChatChunks
 from plumbline.server.protocols.common.obfuscation import obfuscated
-from plumbline.server.protocols.completions.writer import CompletionWriter
+from plumbline.server.protocols.completions.writer import CompletionChunks
 
 __all__ = ["Frames", "chunk_frames", "event_frames"]
 
@@ -25,10 +25,9 @@ _Chunk = CreateChatCompletionStreamResponse | CreateCompletionStreamResponse
 
 
 async def chunk_frames(
-    writer: ChatWriter | CompletionWriter,
+    writer: ChatChunks | CompletionChunks,
     events: AsyncIterator[ChoiceEvent],
     pads: bool,
-    at_end: Callable[[], Awaitable[None]] | None = None,
     *,
     compact: bool = False,
 ) -> Frames:
@@ -38,7 +37,6 @@ async def chunk_frames(
         writer: writes the chunks.
         events: the answer.
         pads: whether deltas are padded.
-        at_end: is awaited when the answer is complete, before the stream ends.
         compact: whether the last delta of a choice carries its finish reason, as vLLM's does.
     """
     for chunk in writer.start():
@@ -55,8 +53,6 @@ async def chunk_frames(
         for chunk in held.rest() if held is not None else ():
             yield frame(encode(chunk))
         raise
-    if at_end is not None:
-        await at_end()
     for chunk in writer.end():
         yield frame(encode(chunk))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+from plumbline.answer.events import ChoiceEvent
 from plumbline.answer.road.prepare import PreparedTurn
 from plumbline.contract._generated.chat import CreateChatCompletionRequest, CreateChatCompletionResponse
 from plumbline.contract.wire.call import Call
@@ -10,11 +13,12 @@ from plumbline.contract.wire.reply import JsonReply, Reply
 from plumbline.server.http.failures import store_errors
 from plumbline.server.http.frames import chunk_frames
 from plumbline.server.http.replies import StreamForm
+from plumbline.server.http.streams import Primed
 from plumbline.server.operations.base import ModelOperations, required
 from plumbline.server.operations.defaults import truncatable, with_defaults
 from plumbline.server.protocols.chat.reader import read_chat
 from plumbline.server.protocols.chat.stored_messages import stored_messages
-from plumbline.server.protocols.chat.writer import ChatWriter
+from plumbline.server.protocols.chat.writer import ChatFold, ChatWriter
 from plumbline.server.protocols.common.fields import or_default
 from plumbline.server.protocols.common.obfuscation import wants_obfuscation
 from plumbline.server.protocols.common.skipped_tools import read_skipping
@@ -57,24 +61,33 @@ class ChatOperations(ModelOperations):
             prompt_tokens=len(prepared.prompt_token_ids),
         )
         events = self.generation.answer(prepared, call)
+        fold = writer.fold()
 
         if request.stream is True:
             return await self.generation.stream(
                 call,
                 events,
                 lambda primed: chunk_frames(
-                    writer,
-                    primed,
+                    writer.chunks(),
+                    self._stored(request, call, fold, primed) if request.store is True else primed,
                     wants_obfuscation(request),
-                    lambda: self._store(request, call, writer.answer()),
                     compact=self._settings.compact_stream,
                 ),
                 form=StreamForm.of_chunks(request),
             )
-        await self.generation.consume(call, events, writer.event)
-        answer = writer.answer()
+        await self.generation.consume(call, events, fold.event)
+        answer = fold.answer()
         await self._store(request, call, answer)
         return JsonReply(encode(answer))
+
+    async def _stored(
+        self, request: CreateChatCompletionRequest, call: Call, fold: ChatFold, events: Primed[ChoiceEvent]
+    ) -> AsyncIterator[ChoiceEvent]:
+        """Pass on the events of an answer, and store it before its stream ends."""
+        async for index, event in events:
+            fold.event(index, event)
+            yield index, event
+        await self._store(request, call, fold.answer())
 
     async def _store(
         self, request: CreateChatCompletionRequest, call: Call, answer: CreateChatCompletionResponse

@@ -56,13 +56,13 @@ class CompletionOperations(ModelOperations):
                 call,
                 events,
                 lambda primed: chunk_frames(
-                    writer, primed, wants_obfuscation(request), compact=self._settings.compact_stream
+                    writer.chunks(), primed, wants_obfuscation(request), compact=self._settings.compact_stream
                 ),
                 form=StreamForm.of_chunks(request),
             )
-        writer.start()
-        await self.generation.consume(call, events, writer.event)
-        return JsonReply(encode(writer.answer()))
+        fold = writer.fold()
+        await self.generation.consume(call, events, fold.event)
+        return JsonReply(encode(fold.answer()))
 
     async def _prompt_texts(
         self, plan: CompletionPlan, prepared: Sequence[PreparedTurn], call: Call

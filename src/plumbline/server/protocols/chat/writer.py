@@ -1,11 +1,14 @@
-"""Write the events of an answer as chat completion chunks, and fold them into one chat completion."""
+"""Write the events of an answer as chat completion chunks, or fold them into one chat completion.
+
+Both modes agree (CHAT-19): folding the chunks gives the same answer as folding the events.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from plumbline.answer.events import (
     Finish,
@@ -40,17 +43,17 @@ from plumbline.contract._generated.chat import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
 )
-from plumbline.contract._generated.common import CompletionUsage
 from plumbline.server.protocols.chat.functions import uses_functions
 from plumbline.server.protocols.chat.reasoning import ReasoningFilter
+from plumbline.server.protocols.common.delivery import Delivery
 from plumbline.server.protocols.common.fields import given, or_default
 from plumbline.server.protocols.common.ids import new_id, now
 from plumbline.server.protocols.common.logprobs import chat_logprob
 from plumbline.server.protocols.common.sampling.parameters import read_num_probs
 from plumbline.server.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
-from plumbline.server.protocols.common.usage import add_usage, completion_usage, usage_so_far, wants_progress
+from plumbline.server.protocols.common.usage import completion_usage, total_usage
 
-__all__ = ["ChatWriter", "ReasoningField"]
+__all__ = ["ChatChunks", "ChatFold", "ChatWriter", "ReasoningField"]
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
 """The field that carries the model's thinking: vLLM sends `reasoning`, other servers `reasoning_content`."""
@@ -77,28 +80,8 @@ class _Call:
         return ChatCompletionFunctionCall(name=self.start.name, arguments="".join(self.fragments))
 
 
-@dataclass(slots=True)
-class _Choice:
-    """The parts of one choice that were sent so far; the non-streaming answer is built from them."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[_Call] = field(default_factory=list)
-    logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
-    finish: FinishReason | Literal["function_call"] | None = None
-    stop_match: int | str | None = None
-    undeclared: tuple[str, ...] = ()
-    hidden_states: tuple[float, ...] = ()
-    token_ids: list[int] = field(default_factory=list)
-    num_sent_ids: int = 0
-    """How many of `token_ids` the chunks so far carry."""
-
-
 class ChatWriter:
-    """Write the events of one answer as chunks, and fold them into the non-streaming answer.
-
-    Both modes agree by construction (CHAT-19): `answer` uses the state that the chunks left.
-    """
+    """Know how the answer to one request is written: in one piece by `fold`, as a stream by `chunks`."""
 
     def __init__(
         self,
@@ -111,32 +94,141 @@ class ChatWriter:
         prompt_tokens: int = 0,
         facts: PromptFacts = NO_FACTS,
     ) -> None:
-        self._facts = facts
-        self._returns_ids = request.return_token_ids is True
-        self._names_ids = request.return_tokens_as_token_ids is True
-        options = or_default(request.stream_options, None)
-        self._id = new_id("chatcmpl-")
-        self._created = now()
-        self._model = model
-        self._fingerprint = fingerprint
-        self._metadata = request.metadata if given(request.metadata) else UNSET
+        self.request = request
+        self.id = new_id("chatcmpl-")
+        self.created = now()
+        self.model = model
+        self.fingerprint = fingerprint
+        self.facts = facts
+        self.prompt_tokens = prompt_tokens
         # CS-17: clients read one of two fields with the same text.
         names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
-        self._reasoning_fields = names
-        self._legacy_calls = uses_functions(request)
-        self._wants_logprobs = request.logprobs is True or read_num_probs(request) is not None
-        self._reports = wants_progress(request)
-        self._progress: dict[int, int] = {}
-        """Tokens of each choice so far."""
-        self._delivered: dict[int, int] = {}
-        """Those that its chunks have carried; a chunk with the role alone carries none."""
-        self._prompt_tokens = prompt_tokens
-        self._include_usage = options is not None and options.include_usage is True
-        self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
-        self._filters = [ReasoningFilter(request, thinking_markers) for _ in self._choices]
+        self.reasoning_fields = names
+        self.legacy_calls = uses_functions(request)
+        self.wants_logprobs = request.logprobs is True or read_num_probs(request) is not None
+        self._names_ids = request.return_tokens_as_token_ids is True
+        self._markers = thinking_markers
+
+    def fold(self) -> ChatFold:
+        """Return what folds the events into one answer."""
+        return ChatFold(self)
+
+    def chunks(self) -> ChatChunks:
+        """Return what writes the events as chunks."""
+        return ChatChunks(self)
+
+    def filters(self) -> list[ReasoningFilter]:
+        """Return a filter for the events of each choice."""
+        return [ReasoningFilter(self.request, self._markers) for _ in range(or_default(self.request.n, 1))]
+
+    def logprobs(self, entries: tuple[Logprob, ...]) -> list[ChatCompletionTokenLogprob]:
+        """Write the entries of a text, if the client wants them."""
+        if not self.wants_logprobs:
+            return []
+        return [chat_logprob(named_by_id(entry) if self._names_ids else entry) for entry in entries]
+
+    def reason(self, finish: Finish) -> FinishReason | Literal["function_call"]:
+        """Return why a choice ended, in the words of the request's API for tools."""
+        return "function_call" if self.legacy_calls and finish.reason == "tool_calls" else finish.reason
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The parts of one choice."""
+
+    filter: ReasoningFilter
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class ChatFold:
+    """Fold the events of one answer into a chat completion."""
+
+    def __init__(self, writer: ChatWriter) -> None:
+        self._writer = writer
+        self._choices = [_Choice(each) for each in writer.filters()]
+
+    def event(self, index: int, event: OutputEvent) -> None:
+        """Take one event of a choice."""
+        choice = self._choices[index]
+        for shown in choice.filter.apply(event):
+            match shown:
+                case TextDelta():
+                    choice.text.append(shown.text)
+                    choice.logprobs += self._writer.logprobs(shown.logprobs)
+                case ReasoningDelta():
+                    choice.reasoning.append(shown.text)
+                case ToolCallStart():
+                    choice.calls.append(_Call(shown))
+                case ToolCallDelta():
+                    choice.calls[-1].fragments.append(shown.arguments)
+                case TokenIds():
+                    choice.token_ids += shown.token_ids
+                case Finish():
+                    choice.finish = shown
+                case _:
+                    pass  # Calls end with the next one, and only Responses have tools of remote servers.
+
+    def answer(self) -> CreateChatCompletionResponse:
+        """Return the answer, once every choice has finished."""
+        writer = self._writer
+        return CreateChatCompletionResponse(
+            id=writer.id,
+            created=writer.created,
+            model=writer.model,
+            choices=[self._whole(index, choice) for index, choice in enumerate(self._choices)],
+            usage=completion_usage(
+                total_usage([choice.finish.usage for choice in self._choices if choice.finish is not None])
+            ),
+            service_tier="default",
+            system_fingerprint=writer.fingerprint,
+            metadata=writer.request.metadata if given(writer.request.metadata) else UNSET,
+            # Null where vLLM has null: its clients read these as attributes, which fail where a member is absent.
+            prompt_token_ids=writer.facts.token_ids,
+            prompt_logprobs=writer.facts.logprobs,
+        )
+
+    def _whole(self, index: int, choice: _Choice) -> ChatCompletionChoice:
+        writer, finish = self._writer, choice.finish
+        if finish is None:
+            raise RuntimeError(f"choice {index} has no finish yet")
+        text = "".join(choice.text)
+        message = ChatCompletionResponseMessage(content=None if choice.calls and not text else text)
+        if writer.legacy_calls and choice.calls:
+            message.function_call = choice.calls[0].as_function_call()
+        elif choice.calls:
+            message.tool_calls = [call.as_message_part() for call in choice.calls]
+        for name in writer.reasoning_fields if choice.reasoning else ():
+            setattr(message, name, "".join(choice.reasoning))
+        return ChatCompletionChoice(
+            index=index,
+            message=message,
+            finish_reason=writer.reason(finish),
+            logprobs=ChatCompletionLogprobs(content=choice.logprobs) if writer.wants_logprobs else None,
+            stop_reason=finish.stop_match,
+            token_ids=choice.token_ids if writer.request.return_token_ids is True else None,
+            matched_stop=finish.stop_match,
+            undeclared_tools=list(finish.undeclared_tools) or UNSET,
+            hidden_states=list(finish.hidden_state) or UNSET,
+        )
+
+
+class ChatChunks:
+    """Write the events of one answer as chunks."""
+
+    def __init__(self, writer: ChatWriter) -> None:
+        self._writer = writer
+        self._filters = writer.filters()
+        self._calls: list[list[ToolCallStart]] = [[] for _ in self._filters]
+        """The calls of each choice so far."""
+        self._delivery = Delivery(writer.request, writer.prompt_tokens)
         self._num_begun = 0
         """How many choices have sent their role."""
-        self._usage: Usage | None = None
+        self._usages: dict[int, Usage] = {}
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
         """Return no chunks: what a choice begins with depends on its first event."""
@@ -162,142 +254,80 @@ class ChatWriter:
         for other in range(self._num_begun, index + 1):
             begins_text = other == index and isinstance(event, TextDelta | Finish)
             delta = ChatCompletionStreamResponseDelta(role="assistant", content="" if begins_text else None)
-            chunk = self._chunk(other, delta, with_tokens=False)
-            if self._facts.token_ids is not None:
-                chunk.prompt_token_ids = self._facts.token_ids
+            choice = ChatCompletionStreamChoice(
+                index=other,
+                delta=delta,
+                finish_reason=None,
+                logprobs=None,
+                token_ids=self._delivery.deliver_none(),
+            )
+            chunk = self._envelope([choice])
+            if self._writer.facts.token_ids is not None:
+                chunk.prompt_token_ids = self._writer.facts.token_ids
             chunks.append(chunk)
         self._num_begun = index + 1
         return chunks
 
     def _written(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
-        choice = self._choices[index]
         match event:
-            case TokenIds():
-                # They go with the next chunk; the last chunk of a choice comes in any case.
-                choice.token_ids += event.token_ids
+            case TokenIds() | Progress():
+                self._delivery.note(index, event)
                 return []
             case TextDelta():
-                choice.text.append(event.text)
-                logprobs = self._logprobs(choice, event.logprobs)
                 delta = ChatCompletionStreamResponseDelta(content=event.text)
+                if not self._writer.wants_logprobs:
+                    return [self._chunk(index, delta)]
+                logprobs = ChatCompletionLogprobs(content=self._writer.logprobs(event.logprobs))
                 return [self._chunk(index, delta, logprobs=logprobs)]
             case ReasoningDelta():
-                choice.reasoning.append(event.text)
                 delta = ChatCompletionStreamResponseDelta()
-                for name in self._reasoning_fields:
+                for name in self._writer.reasoning_fields:
                     setattr(delta, name, event.text)
                 return [self._chunk(index, delta)]
             case ToolCallStart():
-                choice.calls.append(_Call(event))
-                if self._legacy_calls:
-                    return self._legacy_delta(index, choice, event.name)
-                # CS-10: id, type and name come once, in the first delta.
-                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
-                if event.custom:
-                    call.type, call.custom = (
-                        "custom",
-                        ChatCompletionCustomCallDelta(name=event.name, input=""),
-                    )
-                else:
-                    call.type = "function"
-                    call.function = ChatCompletionFunctionCallDelta(name=event.name, arguments="")
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
+                self._calls[index].append(event)
+                return self._call(index, event.name, "")
             case ToolCallDelta():
-                choice.calls[-1].fragments.append(event.arguments)
-                if self._legacy_calls:
-                    return self._legacy_delta(index, choice, arguments=event.arguments)
-                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
-                if choice.calls[-1].start.custom:
-                    call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
-                else:
-                    call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
-            case Progress():
-                self._progress[index] = event.completion_tokens
-                return []
+                return self._call(index, None, event.arguments)
             case Finish():
-                choice.finish = self._reason(event)
-                choice.stop_match = event.stop_match
-                choice.undeclared = event.undeclared_tools
-                self._usage = add_usage(self._usage, event.usage)
-                choice.hidden_states = event.hidden_state
+                self._usages[index] = event.usage
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
-                deltas = [ChatCompletionStreamResponseDelta(hidden_states=list(event.hidden_state))]
+                states = ChatCompletionStreamResponseDelta(hidden_states=list(event.hidden_state))
                 return [
-                    *(self._chunk(index, delta) for delta in deltas if event.hidden_state),
+                    *([self._chunk(index, states)] if event.hidden_state else []),
                     self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event),
                 ]
             case _:
                 return []  # Chunks have no ends of calls, and only Responses have tools of remote servers.
 
+    def _call(self, index: int, name: str | None, arguments: str) -> list[CreateChatCompletionStreamResponse]:
+        """Write the start or a part of the last call of a choice.
+
+        CS-10: id, type and name come once, in the first delta. `function_call` (TOOL-16) has room for one call:
+        further ones are left out.
+        """
+        calls = self._calls[index]
+        start = calls[-1]
+        function = ChatCompletionFunctionCallDelta(name=UNSET if name is None else name, arguments=arguments)
+        if self._writer.legacy_calls:
+            delta = ChatCompletionStreamResponseDelta(function_call=function)
+            return [self._chunk(index, delta)] if len(calls) == 1 else []
+        call = ChatCompletionMessageToolCallChunk(index=len(calls) - 1)
+        if name is not None:
+            call.id, call.type = start.id, "custom" if start.custom else "function"
+        if start.custom:
+            call.custom = ChatCompletionCustomCallDelta(name=function.name, input=arguments)
+        else:
+            call.function = function
+        return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
+
     def end(self) -> list[CreateChatCompletionStreamResponse]:
         """Return the usage chunk, the last of the stream, if the client wants it (CS-06, CS-07, CS-08)."""
-        if not self._include_usage or self._usage is None:
+        if not self._delivery.includes_usage or not self._usages:
             return []
         chunk = self._envelope([])
-        chunk.usage = completion_usage(self._usage)
+        chunk.usage = completion_usage(total_usage([self._usages[index] for index in sorted(self._usages)]))
         return [chunk]
-
-    def answer(self) -> CreateChatCompletionResponse:
-        """Return the non-streaming answer, once every choice has finished."""
-        return CreateChatCompletionResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[self._folded(index, choice) for index, choice in enumerate(self._choices)],
-            usage=UNSET if self._usage is None else completion_usage(self._usage),
-            service_tier="default",
-            system_fingerprint=self._fingerprint,
-            metadata=self._metadata,
-            # Null where vLLM has null: its clients read these as attributes, which fail where a member is absent.
-            prompt_token_ids=self._facts.token_ids,
-            prompt_logprobs=self._facts.logprobs,
-        )
-
-    def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
-        if choice.finish is None:
-            raise RuntimeError(f"choice {index} has no finish yet")
-        calls = [call.as_message_part() for call in choice.calls]
-        text = "".join(choice.text)
-        message = ChatCompletionResponseMessage(content=None if calls and not text else text)
-        if self._legacy_calls and choice.calls:
-            message.function_call = choice.calls[0].as_function_call()
-        elif calls:
-            message.tool_calls = calls
-        for name in self._reasoning_fields if choice.reasoning else ():
-            setattr(message, name, "".join(choice.reasoning))
-        return ChatCompletionChoice(
-            index=index,
-            message=message,
-            finish_reason=choice.finish,
-            logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
-            stop_reason=choice.stop_match,
-            token_ids=choice.token_ids if self._returns_ids else None,
-            matched_stop=choice.stop_match,
-            undeclared_tools=list(choice.undeclared) or UNSET,
-            hidden_states=list(choice.hidden_states) or UNSET,
-        )
-
-    def _legacy_delta(
-        self, index: int, choice: _Choice, name: str | None = None, arguments: str = ""
-    ) -> list[CreateChatCompletionStreamResponse]:
-        """Write a delta of `function_call` (TOOL-16). It has room for one call: further ones are left out."""
-        if len(choice.calls) > 1:
-            return []
-        call = ChatCompletionFunctionCallDelta(arguments=arguments)
-        if name is not None:
-            call.name = name
-        return [self._chunk(index, ChatCompletionStreamResponseDelta(function_call=call))]
-
-    def _reason(self, finish: Finish) -> FinishReason | Literal["function_call"]:
-        return "function_call" if self._legacy_calls and finish.reason == "tool_calls" else finish.reason
-
-    def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
-        if not self._wants_logprobs:
-            return None
-        found = [chat_logprob(named_by_id(entry) if self._names_ids else entry) for entry in entries]
-        choice.logprobs.extend(found)
-        return ChatCompletionLogprobs(content=found)
 
     def _chunk(
         self,
@@ -306,45 +336,28 @@ class ChatWriter:
         *,
         finish: Finish | None = None,
         logprobs: ChatCompletionLogprobs | None = None,
-        with_tokens: bool = True,
     ) -> CreateChatCompletionStreamResponse:
-        reason: FinishReason | Literal["function_call"] | None = None
-        stop_reason: int | str | UnsetType = UNSET
-        if finish is not None:
-            reason = self._reason(finish)
-            stop_reason = UNSET if finish.stop_match is None else finish.stop_match
         choice = ChatCompletionStreamChoice(
             index=index,
             delta=delta,
-            finish_reason=reason,
+            finish_reason=None,
             logprobs=logprobs,
-            stop_reason=stop_reason,
-            matched_stop=stop_reason,
-            undeclared_tools=UNSET if finish is None else list(finish.undeclared_tools) or UNSET,
+            token_ids=self._delivery.deliver(index),
         )
-        if with_tokens:
-            self._delivered[index] = self._progress.get(index, 0)
-        if self._returns_ids and not with_tokens:
-            choice.token_ids = []
-        elif self._returns_ids:
-            known = self._choices[index]
-            choice.token_ids = known.token_ids[known.num_sent_ids :]
-            known.num_sent_ids = len(known.token_ids)
+        if finish is not None:
+            choice.finish_reason = self._writer.reason(finish)
+            if finish.stop_match is not None:
+                choice.stop_reason = choice.matched_stop = finish.stop_match
+            choice.undeclared_tools = list(finish.undeclared_tools) or UNSET
         return self._envelope([choice])
-
-    def _current_usage(self) -> CompletionUsage | None:
-        """Return the counts of what was delivered, if every chunk reports them (`continuous_usage_stats`)."""
-        if not self._reports:
-            return None
-        return usage_so_far(self._prompt_tokens, sum(self._delivered.values()))
 
     def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
         return CreateChatCompletionStreamResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
+            id=self._writer.id,
+            created=self._writer.created,
+            model=self._writer.model,
             choices=choices,
             service_tier="default",
-            system_fingerprint=self._fingerprint,
-            usage=self._current_usage() if self._include_usage or self._reports else UNSET,
+            system_fingerprint=self._writer.fingerprint,
+            usage=self._delivery.usage(),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
 from plumbline.answer.events import Usage
@@ -9,20 +11,20 @@ from plumbline.contract._generated.common import CompletionTokensDetails, Comple
 from plumbline.contract._generated.shared_fields import CompletionFields
 from plumbline.server.protocols.common.fields import or_default
 
-__all__ = ["add_usage", "completion_usage", "usage_so_far", "wants_progress"]
+__all__ = ["completion_usage", "total_usage", "wants_progress"]
 
 
-def add_usage(left: Usage | None, right: Usage) -> Usage:
-    """Join the counts of two choices of one prompt: completions add up, the prompt counts once (CHAT-09)."""
-    if left is None:
-        return right
+def total_usage(choices: Sequence[Usage]) -> Usage:
+    """Join the counts of the choices of one prompt: completions add up, the prompt counts once (CHAT-09)."""
+    repairs = sum(usage.repair_prompt_tokens for usage in choices)
+    prompt_tokens = choices[0].prompt_tokens - choices[0].repair_prompt_tokens
     return Usage(
-        prompt_tokens=right.prompt_tokens + left.repair_prompt_tokens,
-        completion_tokens=left.completion_tokens + right.completion_tokens,
-        cached_tokens=min(left.cached_tokens, right.cached_tokens),
-        reasoning_tokens=left.reasoning_tokens + right.reasoning_tokens,
-        repair_prompt_tokens=left.repair_prompt_tokens + right.repair_prompt_tokens,
-        repaired_calls=left.repaired_calls + right.repaired_calls,
+        prompt_tokens=prompt_tokens + repairs,
+        completion_tokens=sum(usage.completion_tokens for usage in choices),
+        cached_tokens=min(usage.cached_tokens for usage in choices),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in choices),
+        repair_prompt_tokens=repairs,
+        repaired_calls=sum(usage.repaired_calls for usage in choices),
     )
 
 
@@ -31,15 +33,6 @@ def wants_progress(request: CompletionFields) -> bool:
     options = or_default(request.stream_options, None)
     return (
         options is not None and options.continuous_usage_stats is True and options.include_usage is not False
-    )
-
-
-def usage_so_far(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:
-    """Write the counts of an answer that goes on. Their details are in the last chunk only."""
-    return CompletionUsage(
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        total_tokens=prompt_tokens + completion_tokens,
     )
 
 
