@@ -114,7 +114,7 @@ def write_service(found: list[Operation], whole: Json, homes: dict[str, str]) ->
         args = ["self"]
         if op.request:
             args.append(f"request: {op.request}")
-        args.append("call: Call")
+        args += ["call: Call", "/"]
         extra = [f"{_name(p)}: {_python(p)}" for p in op.parameters]
         if extra:
             args += ["*", *extra]

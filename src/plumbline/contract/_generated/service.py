@@ -22,6 +22,7 @@ class Service:
     async def list_chat_completions(
         self,
         call: Call,
+        /,
         *,
         model: str | None,
         metadata: dict[str, str],
@@ -32,49 +33,50 @@ class Service:
         """List stored completions."""
         raise unsupported_operation("listChatCompletions")
 
-    async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
+    async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call, /) -> Reply:
         """Answer a conversation."""
         raise unsupported_operation("createChatCompletion")
 
-    async def get_chat_completion(self, call: Call, *, completion_id: str) -> Reply:
+    async def get_chat_completion(self, call: Call, /, *, completion_id: str) -> Reply:
         """Fetch a stored completion."""
         raise unsupported_operation("getChatCompletion")
 
     async def update_chat_completion(
-        self, request: UpdateChatCompletionBody, call: Call, *, completion_id: str
+        self, request: UpdateChatCompletionBody, call: Call, /, *, completion_id: str
     ) -> Reply:
         """Change the metadata of a stored completion."""
         raise unsupported_operation("updateChatCompletion")
 
-    async def delete_chat_completion(self, call: Call, *, completion_id: str) -> Reply:
+    async def delete_chat_completion(self, call: Call, /, *, completion_id: str) -> Reply:
         """Delete a stored completion."""
         raise unsupported_operation("deleteChatCompletion")
 
     async def get_chat_completion_messages(
-        self, call: Call, *, completion_id: str, after: str | None, limit: int, order: str
+        self, call: Call, /, *, completion_id: str, after: str | None, limit: int, order: str
     ) -> Reply:
         """List the messages that a stored completion answers."""
         raise unsupported_operation("getChatCompletionMessages")
 
-    async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
+    async def create_completion(self, request: CreateCompletionRequest, call: Call, /) -> Reply:
         """Continue a text."""
         raise unsupported_operation("createCompletion")
 
-    async def create_response(self, request: CreateResponse, call: Call) -> Reply:
+    async def create_response(self, request: CreateResponse, call: Call, /) -> Reply:
         """Create a response."""
         raise unsupported_operation("createResponse")
 
-    async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
+    async def count_response_input_tokens(self, request: TokenCountsBody, call: Call, /) -> Reply:
         """Count the tokens a request would send to the model."""
         raise unsupported_operation("countResponseInputTokens")
 
-    async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
+    async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call, /) -> Reply:
         """Shorten a conversation to items that stand for it."""
         raise unsupported_operation("compactResponse")
 
     async def get_response(
         self,
         call: Call,
+        /,
         *,
         response_id: str,
         include: list[str],
@@ -85,41 +87,50 @@ class Service:
         """Fetch a stored response."""
         raise unsupported_operation("getResponse")
 
-    async def delete_response(self, call: Call, *, response_id: str) -> Reply:
+    async def delete_response(self, call: Call, /, *, response_id: str) -> Reply:
         """Forget a stored response."""
         raise unsupported_operation("deleteResponse")
 
-    async def cancel_response(self, call: Call, *, response_id: str) -> Reply:
+    async def cancel_response(self, call: Call, /, *, response_id: str) -> Reply:
         """Stop a background response."""
         raise unsupported_operation("cancelResponse")
 
     async def list_input_items(
-        self, call: Call, *, response_id: str, limit: int, order: str, after: str | None, include: list[str]
+        self,
+        call: Call,
+        /,
+        *,
+        response_id: str,
+        limit: int,
+        order: str,
+        after: str | None,
+        include: list[str],
     ) -> Reply:
         """List the items a response was created from."""
         raise unsupported_operation("listInputItems")
 
-    async def create_conversation(self, request: CreateConversationBody, call: Call) -> Reply:
+    async def create_conversation(self, request: CreateConversationBody, call: Call, /) -> Reply:
         """Create a conversation."""
         raise unsupported_operation("createConversation")
 
-    async def get_conversation(self, call: Call, *, conversation_id: str) -> Reply:
+    async def get_conversation(self, call: Call, /, *, conversation_id: str) -> Reply:
         """Fetch a conversation."""
         raise unsupported_operation("getConversation")
 
     async def update_conversation(
-        self, request: UpdateConversationBody, call: Call, *, conversation_id: str
+        self, request: UpdateConversationBody, call: Call, /, *, conversation_id: str
     ) -> Reply:
         """Change the metadata of a conversation."""
         raise unsupported_operation("updateConversation")
 
-    async def delete_conversation(self, call: Call, *, conversation_id: str) -> Reply:
+    async def delete_conversation(self, call: Call, /, *, conversation_id: str) -> Reply:
         """Delete a conversation with its items."""
         raise unsupported_operation("deleteConversation")
 
     async def list_conversation_items(
         self,
         call: Call,
+        /,
         *,
         conversation_id: str,
         limit: int,
@@ -131,109 +142,109 @@ class Service:
         raise unsupported_operation("listConversationItems")
 
     async def create_conversation_items(
-        self, request: CreateConversationItemsBody, call: Call, *, conversation_id: str, include: list[str]
+        self, request: CreateConversationItemsBody, call: Call, /, *, conversation_id: str, include: list[str]
     ) -> Reply:
         """Append items to a conversation."""
         raise unsupported_operation("createConversationItems")
 
     async def get_conversation_item(
-        self, call: Call, *, conversation_id: str, item_id: str, include: list[str]
+        self, call: Call, /, *, conversation_id: str, item_id: str, include: list[str]
     ) -> Reply:
         """Fetch an item of a conversation."""
         raise unsupported_operation("getConversationItem")
 
-    async def delete_conversation_item(self, call: Call, *, conversation_id: str, item_id: str) -> Reply:
+    async def delete_conversation_item(self, call: Call, /, *, conversation_id: str, item_id: str) -> Reply:
         """Delete an item of a conversation."""
         raise unsupported_operation("deleteConversationItem")
 
-    async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
+    async def create_message(self, request: CreateMessageRequest, call: Call, /) -> Reply:
         """Answer a conversation as Anthropic's API does."""
         raise unsupported_operation("createMessage")
 
-    async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
+    async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call, /) -> Reply:
         """Count the tokens of a conversation."""
         raise unsupported_operation("countMessageTokens")
 
-    async def list_models(self, call: Call) -> Reply:
+    async def list_models(self, call: Call, /) -> Reply:
         """List the models this server runs."""
         raise unsupported_operation("listModels")
 
-    async def retrieve_model(self, call: Call, *, model: str) -> Reply:
+    async def retrieve_model(self, call: Call, /, *, model: str) -> Reply:
         """Describe one model."""
         raise unsupported_operation("retrieveModel")
 
-    async def list_router_models(self, call: Call) -> Reply:
+    async def list_router_models(self, call: Call, /) -> Reply:
         """List the models as `listModels` does, at the path of llama.cpp's router."""
         raise unsupported_operation("listRouterModels")
 
-    async def load_model(self, request: ModelNameRequest, call: Call) -> Reply:
+    async def load_model(self, request: ModelNameRequest, call: Call, /) -> Reply:
         """Begin to load a model; the list of models says when it is there."""
         raise unsupported_operation("loadModel")
 
-    async def unload_model(self, request: ModelNameRequest, call: Call) -> Reply:
+    async def unload_model(self, request: ModelNameRequest, call: Call, /) -> Reply:
         """Begin to unload a model; it leaves when its requests have ended, and a later one loads it again."""
         raise unsupported_operation("unloadModel")
 
-    async def get_current_model(self, call: Call) -> Reply:
+    async def get_current_model(self, call: Call, /) -> Reply:
         """Describe the model that was loaded last, at TabbyAPI's path."""
         raise unsupported_operation("getCurrentModel")
 
-    async def list_folder_models(self, call: Call) -> Reply:
+    async def list_folder_models(self, call: Call, /) -> Reply:
         """List the models as `listModels` does, at TabbyAPI's path."""
         raise unsupported_operation("listFolderModels")
 
-    async def stream_model_load(self, request: LoadModelRequest, call: Call) -> Reply:
+    async def stream_model_load(self, request: LoadModelRequest, call: Call, /) -> Reply:
         """Load a model and follow its load, at TabbyAPI's path."""
         raise unsupported_operation("streamModelLoad")
 
-    async def unload_models(self, call: Call) -> Reply:
+    async def unload_models(self, call: Call, /) -> Reply:
         """Unload every model once its requests have ended, at TabbyAPI's path."""
         raise unsupported_operation("unloadModels")
 
-    async def get_health(self, call: Call) -> Reply:
+    async def get_health(self, call: Call, /) -> Reply:
         """Say whether the server can answer."""
         raise unsupported_operation("getHealth")
 
-    async def get_health_live(self, call: Call) -> Reply:
+    async def get_health_live(self, call: Call, /) -> Reply:
         """Say whether the process runs, from its first second on; a probe that fails means that it should be restarted."""
         raise unsupported_operation("getHealthLive")
 
-    async def get_health_ready(self, call: Call) -> Reply:
+    async def get_health_ready(self, call: Call, /) -> Reply:
         """Say whether the server can answer, as `/health` does."""
         raise unsupported_operation("getHealthReady")
 
-    async def get_version(self, call: Call) -> Reply:
+    async def get_version(self, call: Call, /) -> Reply:
         """Say which version runs, and which contract it was built from."""
         raise unsupported_operation("getVersion")
 
-    async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
+    async def tokenize(self, request: TokenizeRequest, call: Call, /) -> Reply:
         """Turn a prompt or a conversation into token ids."""
         raise unsupported_operation("tokenize")
 
-    async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
+    async def detokenize(self, request: DetokenizeRequest, call: Call, /) -> Reply:
         """Turn token ids into text."""
         raise unsupported_operation("detokenize")
 
-    async def load_lora_adapter(self, request: LoadLoraAdapterRequest, call: Call) -> Reply:
+    async def load_lora_adapter(self, request: LoadLoraAdapterRequest, call: Call, /) -> Reply:
         """Load an adapter, which requests then name as their model."""
         raise unsupported_operation("loadLoraAdapter")
 
-    async def unload_lora_adapter(self, request: UnloadLoraAdapterRequest, call: Call) -> Reply:
+    async def unload_lora_adapter(self, request: UnloadLoraAdapterRequest, call: Call, /) -> Reply:
         """Unload an adapter, after the requests that use it have ended."""
         raise unsupported_operation("unloadLoraAdapter")
 
-    async def get_tokenizer_info(self, call: Call, *, model: str | None) -> Reply:
+    async def get_tokenizer_info(self, call: Call, /, *, model: str | None) -> Reply:
         """Describe the model's tokenizer, for clients that tokenize themselves."""
         raise unsupported_operation("getTokenizerInfo")
 
-    async def get_metrics(self, call: Call) -> Reply:
+    async def get_metrics(self, call: Call, /) -> Reply:
         """Report counters in the Prometheus text format."""
         raise unsupported_operation("getMetrics")
 
-    async def get_openapi_json(self, call: Call) -> Reply:
+    async def get_openapi_json(self, call: Call, /) -> Reply:
         """Serve this document as JSON."""
         raise unsupported_operation("getOpenapiJson")
 
-    async def get_openapi_yaml(self, call: Call) -> Reply:
+    async def get_openapi_yaml(self, call: Call, /) -> Reply:
         """Serve this document as YAML."""
         raise unsupported_operation("getOpenapiYaml")

@@ -2,70 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from plumbline.contract._generated.chat import CreateChatCompletionRequest
-from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract._generated.events import ResponseStreamEvent
-from plumbline.contract._generated.messages import CountMessageTokensRequest, CreateMessageRequest
 from plumbline.contract._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
-from plumbline.contract._generated.responses import (
-    CompactResponseMethodPublicBody,
-    CreateResponse,
-    TokenCountsBody,
-)
-from plumbline.contract._generated.utilities import DetokenizeRequest, TokenizeRequest
+from plumbline.contract._generated.responses import CreateResponse
 from plumbline.contract.wire.call import Call
 from plumbline.contract.wire.decode import encode
 from plumbline.contract.wire.errors import ApiError
 from plumbline.contract.wire.reply import Reply
 from plumbline.contract.wire.sse import frame
 from plumbline.server.http.replies import CHUNKS, MESSAGES, StreamForm
-from plumbline.server.operations.base import ServerOperations
-from plumbline.server.operations.responses import unavailable_header
+from plumbline.server.operations.base import ModelOperations, ServerOperations
+from plumbline.server.operations.chat import ChatOperations
+from plumbline.server.operations.completions import CompletionOperations
+from plumbline.server.operations.messages import MessageOperations
+from plumbline.server.operations.responses import ResponseOperations, unavailable_header
+from plumbline.server.operations.tokens import TokenOperations
 from plumbline.server.protocols.responses.stream_events import error_event, failure_code
 from plumbline.server.responses.latest_turns import LatestTurns
 
 __all__ = ["RoutedOperations"]
 
 
+M = TypeVar("M", bound=ModelOperations)
+R = TypeVar("R", bound=Any)
+
+
+def _forwarded(
+    operation: Callable[[M, R, Call], Awaitable[Reply]], form: StreamForm | None = None
+) -> Callable[[RoutedOperations, R, Call], Coroutine[Any, Any, Reply]]:
+    """Return an operation of the server that the model of the request answers.
+
+    Args:
+        operation: the operation of a loaded model.
+        form: how its stream begins if it waits for the model; None if it has no stream.
+    """
+
+    async def forward(self: RoutedOperations, request: R, call: Call) -> Reply:
+        streams = form is not None and request.stream is True
+        return await self._models.answer(
+            request.model,
+            call,
+            lambda lease: operation(lease.model, request, call),
+            form if streams else None,
+        )
+
+    return forward
+
+
 class RoutedOperations(ServerOperations):
     """Operations that a model answers; `ModelOperations` has them by the same names."""
 
-    async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
-        """Answer a conversation."""
-        return await self._models.answer(
-            request.model,
-            call,
-            lambda lease: lease.model.create_chat_completion(request, call),
-            CHUNKS if request.stream is True else None,
-        )
-
-    async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
-        """Continue texts."""
-        return await self._models.answer(
-            request.model,
-            call,
-            lambda lease: lease.model.create_completion(request, call),
-            CHUNKS if request.stream is True else None,
-        )
-
-    async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
-        """Answer a conversation as Anthropic's API does."""
-        return await self._models.answer(
-            request.model,
-            call,
-            lambda lease: lease.model.create_message(request, call),
-            MESSAGES if request.stream is True else None,
-        )
-
-    async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
-        """Count the tokens of a conversation (MSG-12)."""
-        return await self._models.answer(
-            request.model, call, lambda lease: lease.model.count_message_tokens(request, call)
-        )
+    create_chat_completion = _forwarded(ChatOperations.create_chat_completion, CHUNKS)
+    create_completion = _forwarded(CompletionOperations.create_completion, CHUNKS)
+    create_message = _forwarded(MessageOperations.create_message, MESSAGES)
+    count_message_tokens = _forwarded(MessageOperations.count_message_tokens)
+    count_response_input_tokens = _forwarded(ResponseOperations.count_response_input_tokens)
+    compact_response = _forwarded(ResponseOperations.compact_response)
+    tokenize = _forwarded(TokenOperations.tokenize)
+    detokenize = _forwarded(TokenOperations.detokenize)
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
@@ -93,30 +92,6 @@ class RoutedOperations(ServerOperations):
             events = lease.model.answer_on_socket(request, call, latest, lane, generate=generate)
             async for event in events:
                 yield event
-
-    async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
-        """Count the input tokens of a request (R-15)."""
-        return await self._models.answer(
-            request.model, call, lambda lease: lease.model.count_response_input_tokens(request, call)
-        )
-
-    async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
-        """Seal a conversation into one item (ST-15)."""
-        return await self._models.answer(
-            request.model, call, lambda lease: lease.model.compact_response(request, call)
-        )
-
-    async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
-        """Turn a prompt or a conversation into token ids."""
-        return await self._models.answer(
-            request.model, call, lambda lease: lease.model.tokenize(request, call)
-        )
-
-    async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
-        """Turn token ids into text."""
-        return await self._models.answer(
-            request.model, call, lambda lease: lease.model.detokenize(request, call)
-        )
 
     async def get_tokenizer_info(self, call: Call, *, model: str | None) -> Reply:
         """Return the configuration of a model's tokenizer."""
