@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase as ResponseCreateParams
 from support.about import about
+from support.contract import CONTRACT
 from support.models import TOKENIZER
 
 from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
@@ -162,15 +164,14 @@ def test_every_spelling_is_read_as_ours(api: str) -> None:
         assert refusal(api, **{name: value, ours: _another(value)}).param == name
 
 
-TABBYAPI: dict[str, Any] = {
-    "allowed_tokens": [5], "ban_eos_token": True, "max_length": 6, "min_length": 2, "mirostat_mode": 2,
-    "penalty_range": 5, "repetition_range": 5, "rep_pen": 1.2, "stop_sequence": ["a"], "typical": 0.5,
-    "dry_range": 9, "temp_exponent": 2, "regex_pattern": "a", "reasoning_budget_tokens": 5,
-}  # fmt: skip
-
-
-def test_the_other_spellings_are_those_of_three_servers() -> None:
-    assert {*SPELLINGS} == {*TABBYAPI, "repeat_penalty", "no_stop_trim"}
+def test_the_spellings_are_those_that_the_contract_describes() -> None:
+    described = {
+        name: match[1]
+        for schema in CONTRACT["components"]["schemas"].values()
+        for name, field in schema.get("properties", {}).items()
+        if (match := re.fullmatch(r"(?:Other|Older) spelling of `(\w+)`\..*", field.get("description", "")))
+    }
+    assert described == SPELLINGS
 
 
 def _another(value: Any) -> Any:
@@ -181,6 +182,8 @@ def _another(value: Any) -> Any:
             return value / 2 if isinstance(value, float) else value - 1
         case list():
             return [*value, *value]
+        case dict():
+            return {**value, "another": 1}
         case _:
             return f"{value}{value}"
 

@@ -229,6 +229,6 @@ def hinted_late(error: ApiError, root: type[msgspec.Struct], body: bytes) -> Api
 
 
 def _request_name(decoded: msgspec.Struct) -> str | None:
-    """Return the id that a body gives its request: vLLM's field or SGLang's."""
-    names = (getattr(decoded, field, None) for field in ("request_id", "rid"))
-    return next((name for name in names if isinstance(name, str)), None)
+    """Return the id that a body gives its request."""
+    name = getattr(decoded, "request_id", None)
+    return name if isinstance(name, str) else None

@@ -12,6 +12,7 @@ from plumbline.contract.wire.errors import invalid_request
 __all__ = ["SPELLINGS", "with_one_spelling"]
 
 SPELLINGS = {
+    "add_bos_token": "add_special_tokens",
     "allowed_tokens": "allowed_token_ids",
     "ban_eos_token": "ignore_eos",
     "dry_range": "dry_penalty_last_n",
@@ -25,8 +26,10 @@ SPELLINGS = {
     "rep_pen": "repetition_penalty",
     "repeat_penalty": "repetition_penalty",
     "repetition_range": "repeat_last_n",
+    "rid": "request_id",
     "stop_sequence": "stop",
     "temp_exponent": "dynatemp_exponent",
+    "template_vars": "chat_template_kwargs",
     "typical": "typical_p",
 }
 """Names that llama.cpp, SGLang and TabbyAPI have for fields, and ours. The contract has all of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from plumbline.answer.turn import ChatPrompt, Turn
 from plumbline.contract._generated.chat import CreateChatCompletionRequest
@@ -12,7 +11,6 @@ from plumbline.server.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.server.protocols.chat.messages import read_messages, read_tools
 from plumbline.server.protocols.chat.reasoning import check_reasoning
 from plumbline.server.protocols.common.fields import (
-    adds_special_tokens,
     check_stream_options,
     given,
     or_default,
@@ -45,22 +43,6 @@ _REFUSED = {
 }
 
 
-def _variables(request: CreateChatCompletionRequest) -> dict[str, Any]:
-    """Return the client's template variables: `chat_template_kwargs`, or TabbyAPI's `template_vars`.
-
-    Raises:
-        ApiError: 400 if both are given and differ, and for variables that only the server may set.
-    """
-    first, second = request.chat_template_kwargs, request.template_vars
-    if given(first) and given(second) and first != second:
-        raise invalid_request(
-            "'template_vars' contradicts 'chat_template_kwargs'; send one of them.",
-            "template_vars",
-            "invalid_value",
-        )
-    return template_variables(or_default(first, or_default(second, {})))
-
-
 def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[int, ...] | None:
     """Return the prompt that the client has rendered itself (SGLang).
 
@@ -70,7 +52,7 @@ def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[in
     ids = or_default(request.input_ids, None)
     if ids is None:
         return None
-    for name in ("chat_template", "documents", "response_prefix", "add_special_tokens", "add_bos_token"):
+    for name in ("chat_template", "documents", "response_prefix", "add_special_tokens"):
         if given(getattr(request, name)):
             raise invalid_request(
                 f"'{name}' has no effect on 'input_ids'; leave it out.", name, "invalid_value"
@@ -125,13 +107,13 @@ def read_chat(
     prompt = ChatPrompt(
         messages=messages,
         tools=tools,
-        template_kwargs=_variables(request),
+        template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
         effort=or_default(request.reasoning_effort, None),
         thinking_budget=budget,
         documents=None if documents is None else tuple(documents),
         add_generation_prompt=not continue_final and or_default(request.add_generation_prompt, True),
         continue_final_message=continue_final,
-        add_special_tokens=adds_special_tokens(request, default=False),
+        add_special_tokens=or_default(request.add_special_tokens, False),
         chat_template=or_default(request.chat_template, None),
         token_ids=_rendered(request, defaults.vocab_size),
     )

@@ -14,7 +14,6 @@ from plumbline.contract.wire.errors import invalid_request, unsupported_paramete
 
 __all__ = [
     "SERVER_VARIABLES",
-    "adds_special_tokens",
     "check_stream_options",
     "given",
     "or_default",
@@ -77,22 +76,6 @@ def check_stream_options(request: CompletionFields | CreateResponse) -> None:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
-
-
-def adds_special_tokens(request: CompletionFields, default: bool) -> bool:
-    """Return whether the prompt begins with the sequence start (`add_special_tokens`, TabbyAPI's `add_bos_token`).
-
-    Raises:
-        ApiError: 400 if the two contradict each other.
-    """
-    first, second = request.add_special_tokens, request.add_bos_token
-    if given(first) and given(second) and first is not second:
-        raise invalid_request(
-            "'add_bos_token' contradicts 'add_special_tokens'; send one of them.",
-            "add_bos_token",
-            "invalid_value",
-        )
-    return bool(or_default(first, or_default(second, default)))
 
 
 def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:

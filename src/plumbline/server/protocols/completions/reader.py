@@ -11,7 +11,6 @@ from plumbline.answer.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract.wire.errors import invalid_request, invalid_value, missing_required_parameter
 from plumbline.server.protocols.common.fields import (
-    adds_special_tokens,
     check_stream_options,
     or_default,
     refuse_given,
@@ -86,7 +85,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     )
     output_format = read_format(request)
     prompts = _read_prompts(
-        request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True), suffix
+        request.prompt, defaults.vocab_size, or_default(request.add_special_tokens, True), suffix
     )
     turn = Turn(
         prompt=prompts[0],
