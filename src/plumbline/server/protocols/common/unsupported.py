@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 __all__ = ["UNSUPPORTED"]
 
-_NOT_YET = "is not supported by this server yet"
-
 UNSUPPORTED: Mapping[str, str] = {
     "kv_transfer_params": "is not supported: this server does not run disaggregated",
     "mm_processor_kwargs": "is not supported: processors of images run with the model's settings",

@@ -16,20 +16,15 @@ from plumbline.server.protocols.common.fields import (
     refuse_given,
 )
 from plumbline.server.protocols.common.output_formats import read_format
-from plumbline.server.protocols.common.sampling.beam_search import read_beams
-from plumbline.server.protocols.common.sampling.chain import read_breakers
 from plumbline.server.protocols.common.sampling.parameters import (
     Defaults,
     check_token_ids,
-    read_bad_words,
-    read_cache_salt,
     read_num_probs,
     read_sampling,
-    read_stop,
 )
-from plumbline.server.protocols.common.token_facts import read_facts, read_truncation
+from plumbline.server.protocols.common.shared_fields import with_shared_fields
+from plumbline.server.protocols.common.token_facts import read_facts
 from plumbline.server.protocols.common.unsupported import UNSUPPORTED
-from plumbline.server.protocols.common.usage import wants_progress
 
 __all__ = ["CompletionPlan", "count_prompts", "read_completion"]
 
@@ -91,20 +86,9 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
         prompt=prompts[0],
         sampling=sampling,
         output_format=output_format,
-        stop=read_stop(request.stop),
-        include_stop=or_default(request.include_stop_str_in_output, False),
-        skip_special_tokens=or_default(request.skip_special_tokens, True),
-        dry_breakers=read_breakers(request),
         num_choices=best_of,
-        report_progress=wants_progress(request),
-        priority=or_default(request.priority, 0),
-        cache_salt=read_cache_salt(request),
-        length_penalty=read_beams(request),
-        return_token_ids=request.return_token_ids is True,
-        keep_tokens=read_truncation(request),
-        keep_beginning=or_default(request.truncation_side, "left") == "right",
-        bad_words=read_bad_words(request.bad_words),
     )
+    turn = with_shared_fields(turn, request)
     turns = [turn, *(msgspec.structs.replace(turn, prompt=prompt) for prompt in prompts[1:])]
     return CompletionPlan(turns, num_choices, best_of, or_default(request.echo, False), logprobs)
 

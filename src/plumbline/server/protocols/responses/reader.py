@@ -32,16 +32,13 @@ from plumbline.server.protocols.common.fields import (
     template_variables,
 )
 from plumbline.server.protocols.common.output_formats import read_format
-from plumbline.server.protocols.common.sampling.chain import read_breakers
 from plumbline.server.protocols.common.sampling.parameters import (
     Defaults,
-    read_bad_words,
-    read_cache_salt,
     read_num_probs,
     read_sampling,
-    read_stop,
 )
 from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.common.shared_fields import with_shared_fields
 from plumbline.server.protocols.common.tool_choice import with_repair
 from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 from plumbline.server.protocols.responses.client_tools.search import shown_tools
@@ -132,16 +129,10 @@ def read_response(
             logprobs=or_default(request.top_logprobs, num_probs or 0) if wants_logprobs else None,
         ),
         thinking_budget=prompt.thinking_budget,
-        stop=read_stop(request.stop),
-        include_stop=or_default(request.include_stop_str_in_output, False),
-        skip_special_tokens=or_default(request.skip_special_tokens, True),
-        dry_breakers=read_breakers(request),
-        priority=or_default(request.priority, 0),
-        cache_salt=read_cache_salt(request),
-        bad_words=read_bad_words(request.bad_words),
         truncate_prompt=or_default(request.truncation, "disabled") == "auto",
         return_token_ids=request.enable_response_messages is True,
     )
+    turn = with_shared_fields(turn, request)
     check_raw_messages(request, turn)
     return with_repair(request, turn)
 
