@@ -118,12 +118,14 @@ def composed(schema: Json, schemas: Json) -> Json:
     """Return a schema with the fields of its parts after its own; a field that both have has the keywords of both."""
     if "allOf" not in schema:
         return schema
-    fields = dict(schema.get("properties", {}))
-    for part in parts(schema):
-        for name, shared in composed(schemas[part], schemas)["properties"].items():
-            fields[name] = {**shared, **fields.get(name, {})}
+    fields, required = dict(schema.get("properties", {})), list(schema.get("required", ()))
+    for name in reversed(parts(schema)):
+        part = composed(schemas[name], schemas)
+        required = [*part.get("required", ()), *required]
+        for key, shared in part["properties"].items():
+            fields[key] = {**shared, **fields.get(key, {})}
     own = {key: value for key, value in schema.items() if key != "allOf"}
-    return {**own, "properties": fields}
+    return {**own, **({"required": required} if required else {}), "properties": fields}
 
 
 def references(node: Any) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Types:
         return list(dict.fromkeys(names))
 
     def _is_struct(self, name: str) -> bool:
-        return "properties" in self.schemas[name]
+        return "properties" in self.schemas[name] or "allOf" in self.schemas[name]
 
     def _closed_strings(self, name: str) -> dict[str, list[str]]:
         found = {}

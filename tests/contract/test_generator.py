@@ -115,12 +115,12 @@ def test_an_answer_fills_in_what_has_one_right_value_and_a_request_does_not() ->
 def test_a_struct_with_parts_takes_what_one_with_the_fields_in_place_takes() -> None:
     number = {"type": "integer", "minimum": 0}
     schemas = {
-        "Base": {"type": "object", "properties": {"a": number, "b": number}},
+        "Base": {"type": "object", "required": ["a"], "properties": {"a": number, "b": number}},
         "Further": {"type": "object", "properties": {"c": number}},
         "A": {
             "type": "object",
             "allOf": [{"$ref": REF + "Base"}, {"$ref": REF + "Further"}],
-            "required": ["a", "d"],
+            "required": ["d"],
             "properties": {"b": {"maximum": 9}, "d": number},
         },
     }

@@ -47,6 +47,7 @@ __all__ = [
     "MessageOutputConfig",
     "MessageOutputDetails",
     "MessageParam",
+    "MessagePromptFields",
     "MessageStartEvent",
     "MessageStopEvent",
     "MessageStreamEvent",
@@ -78,13 +79,25 @@ __all__ = [
 ]
 
 
-class CreateMessageRequest(Struct, kw_only=True):
-    """A conversation to answer."""
+class MessagePromptFields(Struct, kw_only=True):
+    """What the model sees of a conversation."""
 
     model: Annotated[str, Meta(max_length=1024)]
     messages: Annotated[list[MessageParam], Meta(min_length=1, max_length=16384)]
-    max_tokens: Annotated[int, Meta(ge=0)]
     system: MessageText | None | UnsetType = UNSET
+    thinking: ThinkingConfig | None | UnsetType = UNSET
+    tools: Annotated[list[MessageTool], Meta(max_length=1024)] | None | UnsetType = UNSET
+    tool_choice: MessageToolChoice | None | UnsetType = UNSET
+    output_config: MessageOutputConfig | None | UnsetType = UNSET
+    cache_control: CacheControl | None | UnsetType = UNSET
+    speed: Literal["standard", "fast"] | None | UnsetType = UNSET
+    context_management: MessageContextManagement | None | UnsetType = UNSET
+
+
+class CreateMessageRequest(MessagePromptFields, kw_only=True):
+    """A conversation to answer."""
+
+    max_tokens: Annotated[int, Meta(ge=0)]
     stop_sequences: (
         Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=1024)] | None | UnsetType
     ) = UNSET
@@ -92,16 +105,10 @@ class CreateMessageRequest(Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None | UnsetType = UNSET
     top_p: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
     top_k: Annotated[int, Meta(ge=0)] | None | UnsetType = UNSET
-    thinking: ThinkingConfig | None | UnsetType = UNSET
-    tools: Annotated[list[MessageTool], Meta(max_length=1024)] | None | UnsetType = UNSET
     x_skip_invalid_tools: bool | None | UnsetType = UNSET
     x_repair_calls: bool | None | UnsetType = UNSET
-    tool_choice: MessageToolChoice | None | UnsetType = UNSET
-    output_config: MessageOutputConfig | None | UnsetType = UNSET
     metadata: MessageMetadata | None | UnsetType = UNSET
-    cache_control: CacheControl | None | UnsetType = UNSET
     service_tier: Literal["auto", "standard_only"] | None | UnsetType = UNSET
-    speed: Literal["standard", "fast"] | None | UnsetType = UNSET
     inference_geo: Annotated[str, Meta(max_length=1024)] | None | UnsetType = UNSET
     container: (
         Annotated[str, Meta(max_length=1024)]
@@ -139,22 +146,10 @@ class CreateMessageRequest(Struct, kw_only=True):
     ) = UNSET
     background_options: Annotated[dict[str, Any], Meta(max_length=64)] | None | UnsetType = UNSET
     image: Annotated[dict[str, Any], Meta(max_length=64)] | None | UnsetType = UNSET
-    context_management: MessageContextManagement | None | UnsetType = UNSET
 
 
-class CountMessageTokensRequest(Struct, kw_only=True):
+class CountMessageTokensRequest(MessagePromptFields, kw_only=True):
     """A conversation whose tokens are counted."""
-
-    model: Annotated[str, Meta(max_length=1024)]
-    messages: Annotated[list[MessageParam], Meta(min_length=1, max_length=16384)]
-    system: MessageText | None | UnsetType = UNSET
-    thinking: ThinkingConfig | None | UnsetType = UNSET
-    tools: Annotated[list[MessageTool], Meta(max_length=1024)] | None | UnsetType = UNSET
-    tool_choice: MessageToolChoice | None | UnsetType = UNSET
-    output_config: MessageOutputConfig | None | UnsetType = UNSET
-    cache_control: CacheControl | None | UnsetType = UNSET
-    speed: Literal["standard", "fast"] | None | UnsetType = UNSET
-    context_management: MessageContextManagement | None | UnsetType = UNSET
 
 
 class MessageTokensCount(Struct, kw_only=True):

@@ -129,7 +129,8 @@ class CompletionFold:
                 choice.text.append(event.text)
                 if event.logprobs:
                     choice.logprobs.add(event.logprobs)
-                    choice.score += sum(entry.logprob for entry in event.logprobs)
+                    for entry in event.logprobs:
+                        choice.score += entry.logprob
                     choice.num_scored += len(event.logprobs)
             case TokenIds():
                 choice.token_ids += event.token_ids

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from plumbline.answer.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.contract._generated.messages import (
-    CountMessageTokensRequest,
     CreateMessageRequest,
+    MessagePromptFields,
     ThinkingDisabled,
     ThinkingEnabled,
 )
@@ -101,7 +101,7 @@ def read_message(
 
 
 def read_message_prompt(
-    request: CreateMessageRequest | CountMessageTokensRequest,
+    request: MessagePromptFields,
     sealer: Sealer,
     modalities: Collection[str] = (),
 ) -> tuple[ChatPrompt, ToolChoice]:
@@ -149,7 +149,7 @@ def _check_thread(request: CreateMessageRequest) -> None:
         )
 
 
-def _check_edits(request: CreateMessageRequest | CountMessageTokensRequest) -> None:
+def _check_edits(request: MessagePromptFields) -> None:
     """Check that no edit of the context is asked for but the one that leaves nothing out, which Claude Code sends.
 
     Raises:

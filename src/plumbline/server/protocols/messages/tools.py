@@ -9,8 +9,7 @@ import msgspec
 
 from plumbline.answer.turn import Tool, ToolChoice
 from plumbline.contract._generated.messages import (
-    CountMessageTokensRequest,
-    CreateMessageRequest,
+    MessagePromptFields,
     MessageTool,
     ToolChoiceAny,
     ToolChoiceAuto,
@@ -35,7 +34,7 @@ __all__ = ["read_tools"]
 
 
 def read_tools(
-    request: CreateMessageRequest | CountMessageTokensRequest,
+    request: MessagePromptFields,
 ) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Read the tools for the prompt, and the choice among them (MSG-04).
 
@@ -79,7 +78,7 @@ def _tool(tool: MessageTool, where: str) -> Tool:
     return msgspec.structs.replace(found, strict=or_default(tool.strict, None))
 
 
-def _choice(request: CreateMessageRequest | CountMessageTokensRequest, tools: Sequence[Tool]) -> ToolChoice:
+def _choice(request: MessagePromptFields, tools: Sequence[Tool]) -> ToolChoice:
     match or_default(request.tool_choice, None):
         case ToolChoiceNone():
             return plain_choice("none", tools, parallel=True)
