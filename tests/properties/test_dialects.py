@@ -17,7 +17,7 @@ import json
 from itertools import zip_longest
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES, FEW_EXAMPLES, some
 from support.parsing.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
@@ -289,6 +289,7 @@ def test_arrays_and_objects_are_streamed(dialects: list[Dialect], texts: list[st
 
 
 @few
+@example(dialects=DIALECTS, numbers=[], begun='["', lengths=[1], reason="stop")
 @given(
     dialects=some(DIALECTS),
     numbers=st.lists(st.integers(0, len(TAG_PIECES) + 2), max_size=16),

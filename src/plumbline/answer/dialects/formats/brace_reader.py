@@ -158,7 +158,7 @@ class BraceReader:
                     text("\\")
                 continue
             if marker in self._call.ends.markers:
-                cursor.pos -= len(marker)
+                cursor.unread(marker)
                 if (yield from self._nothing_follows(len(marker))):
                     raise MalformedError("expected the end of a string")
                 text(marker)

@@ -254,7 +254,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         marker = yield from cursor.until(finder(self.tag, f"\n{self.tag}"), out.write)
         if marker is None:
             raise EndOfOutputError("expected the end of an element")
-        cursor.pos -= len(self.tag)
+        cursor.unread(self.tag)
         if (yield from cursor.take(f"{self.tag}</{key}>")):
             out.write(marker.removesuffix(self.tag))
         elif not (yield from cursor.take_ahead(f"{self.tag}<")):
@@ -311,7 +311,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         """Read the text before the next tag. Returns None if it was the whole value, as JSON."""
         if not found.is_json:
             text, _ = yield from cursor.collect(finder(self.tag))
-            cursor.pos -= len(self.tag)
+            cursor.unread(self.tag)
             return text
         out = JsonWriter(None if found.comma or found.held else found.put, found.types)
         yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
@@ -320,7 +320,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
                 yield from cursor.expect(f"</{key}>")
                 found.put(coerce(out.text, found.types))
                 return None
-            cursor.pos -= len(self.tag)
+            cursor.unread(self.tag)
             return out.text
         yield from cursor.expect(f"</{key}>")
         return None
@@ -335,7 +335,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         found: list[tuple[str, str]] = []
         while True:
             text, _ = yield from cursor.collect(finder(self.tag))
-            cursor.pos -= len(self.tag)
+            cursor.unread(self.tag)
             if (name := (yield from self._next(cursor, key))) is None:
                 break
             parts: list[str] = []

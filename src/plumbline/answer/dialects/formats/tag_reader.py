@@ -188,7 +188,7 @@ class TagReader:
             return None
         if marker not in (*self._ends.markers, self._own_end, self._end_begin):
             return ""
-        cursor.pos -= len(marker)
+        cursor.unread(marker)
         if marker and marker in (self._end_begin, self._cut_end):
             size = yield from self._misspelled_size()
             if size and (yield from self._goes_on(size, self._after_cut, at_end=False)):
@@ -262,10 +262,10 @@ class TagReader:
                 continue
             following = ""
             if marker and marker in (self._end_begin, self._cut_end):
-                cursor.pos -= len(marker)
+                cursor.unread(marker)
                 cursor.pos += (yield from self._misspelled_size()) or len(marker)
             elif marker in self._ends.markers and marker not in (tags.end, self._cut_end):
-                cursor.pos -= len(marker)
+                cursor.unread(marker)
         if put is not None and not out.begun:
             put(coerce(unwrapped(out.text) if tags.wrapped else out.text, types))
         return following

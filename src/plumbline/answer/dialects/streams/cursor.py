@@ -224,6 +224,19 @@ class Cursor:
         """Whether `space` has anything to do. A call of this costs less than a reader that does nothing."""
         return self.pos >= len(self.text) or self.text[self.pos] in " \t\r\n"
 
+    def unread(self, text: str) -> None:
+        """Take back the last text that was read, also where the reader has waited since and `text` has dropped it."""
+        if self.pos < len(text):
+            if self._mark is not None:
+                raw = "".join(self._kept) + self.text[self._mark : self.pos]
+                self._kept, self._mark = [raw.removesuffix(text)], 0
+            self._base += self.pos
+            self.text = text + self.text[self.pos :]
+            self._base -= len(text)
+            self.pos = 0
+        else:
+            self.pos -= len(text)
+
     def skip(self, char: str) -> bool:
         """Read this one character if it comes next. Call it after `space`, when there is a character or the end."""
         found = self.text.startswith(char, self.pos)
