@@ -10,9 +10,9 @@ from support.laws import EXPLORED
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch
+from plumbline_kernels.cpu.layout import Adapt, Keep, Linear
 from plumbline_kernels.cpu.library import load
-from plumbline_kernels.cpu.parts import Adapters
-from plumbline_kernels.cpu.program import Program
+from plumbline_kernels.cpu.program import Adapters, Program
 from plumbline_kernels.lora import AdapterRows, lora_add, padded_rank
 
 torch.set_num_threads(1)
@@ -25,6 +25,10 @@ OWNERS = st.lists(st.sampled_from([None, None, *range(SLOTS)]), min_size=1, max_
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def adapt(x: Tensor, out: Tensor, adapters: Adapters) -> Adapt:
+    return Adapt(pairs=adapters.pairs, x=x, out=out, inputs=x.shape[1], outputs=out.shape[1])
 
 
 def grouped(owners: list[int | None]) -> AdapterRows:
@@ -95,7 +99,7 @@ def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
         randn(SLOTS, RANK, 64, seed=2, dtype=dtype) / 8,
         randn(SLOTS, outputs, RANK, seed=3, dtype=dtype) / 4,
     )
-    adapters = Adapters.of(SLOTS)
+    adapters = Adapters(SLOTS)
     for slot in range(SLOTS):
         if slot != absent:
             adapters.put(slot, library.pack(down[slot]), library.pack(up[slot]))
@@ -104,9 +108,9 @@ def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
     def run(rows: slice, adapted: AdapterRows | None, record: bool = True) -> Tensor:
         program = Program(library, dtype=dtype, capacity=200, block_size=4)
         given_rows = x[rows].contiguous()
-        out = program.linear(given_rows, weight, None)
+        out = program.fill(Linear(x=given_rows, matrix=weight.matrix(None)), outputs)
         if record:
-            program.adapt(given_rows, out, adapters)
+            program.record(adapt(given_rows, out, adapters))
         size = len(given_rows)
         program.run(torch.zeros(size, dtype=torch.int64), batch(size, adapted), None)
         return out[:size].clone()
@@ -131,14 +135,15 @@ def test_a_program_switches_to_the_selected_rows():
     library = load()
     x, weight = randn(5, 32), library.pack(randn(32, 32, seed=1))
     down, up = randn(1, 16, 32, seed=2), randn(1, 32, 16, seed=3)
-    adapters = Adapters.of(1)
+    adapters = Adapters(1)
     adapters.put(0, library.pack(down[0]), library.pack(up[0]))
     program = Program(library, dtype=torch.float32, capacity=8, block_size=4)
     residual = x.clone()
-    first = program.linear(x, weight, None)
-    program.adapt(x, first, adapters)
-    program.select(first, residual)
-    program.adapt(residual, first, adapters)
+    first = program.fill(Linear(x=x, matrix=weight.matrix(None)), 32)
+    program.record(adapt(x, first, adapters))
+    for rows in (first, residual):
+        program.record(Keep(rows=rows, width=32, stride=32, last=rows is residual))
+    program.record(adapt(residual, first, adapters))
     kept = torch.tensor([1, 4])
     selection = Selection(kept, batch(2, grouped([None, 0])))
     count = program.run(

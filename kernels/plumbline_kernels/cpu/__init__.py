@@ -1,8 +1,8 @@
 """Run the operations of a model on CPUs as C++ kernels, compiled once for the machine at hand.
 
+`layout` declares the operations and structures that Python and C++ share, and writes them as a header with `structs`;
 `build` compiles the sources of this folder with the system's compiler and keeps the result in the user's cache;
-`library` wraps it; `program` records the operations of a forward pass and runs them in one call; `parts` describes
-attentions and experts to them. The sources:
+`library` wraps it; `program` records the operations of a forward pass and runs them in one call. The sources:
 
     vector.h     sixteen floats at a time, conversions, exp2
     product.h    products of a few rows with packed columns

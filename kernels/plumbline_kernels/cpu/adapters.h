@@ -7,38 +7,23 @@
 
 #include "experts.h"
 
-// The two projections of an adapter at one linear layer; `down.weight` is null if it has none there.
-struct Pair {
-  Matrix down, up;  // [rank, inputs] and [outputs, rank]
-};
-
-// `Adapters` in parts.py.
-struct Adapters {
-  const Pair* pairs;  // By slot.
-};
-
-// The groups of a step; `AdapterRows` in _attention_batch.py.
-struct Groups {
-  const int64_t *rows, *slots, *starts;
-  int64_t count;
-};
-
 template <typename T>
 class Adaptation {
   std::vector<T> taken_, hidden_;
   std::vector<float> results_;
 
   // out[row] += up(down(x[row])) for `count` rows.
-  void add(const Pair& pair, const int64_t* rows, long count, const T* x, long inputs, T* out, long outputs, int threads) {
+  void add(const Adapt<T>& op, const Pair& pair, const int64_t* rows, long count, int threads) {
+    const long inputs = op.inputs, outputs = op.outputs;
     taken_.resize(count * inputs);
     hidden_.resize(count * pair.down.outputs);
     results_.resize(count * outputs);
     for (long i = 0; i < count; i++)
-      std::memcpy(taken_.data() + i * inputs, x + rows[i] * inputs, inputs * sizeof(T));
+      std::memcpy(taken_.data() + i * inputs, op.x + rows[i] * inputs, inputs * sizeof(T));
     product(taken_.data(), pair.down, hidden_.data(), count, threads);
     product(hidden_.data(), pair.up, results_.data(), count, threads);
     each_token(count, outputs, threads, [&](long i) {
-      T* to = out + rows[i] * outputs;
+      T* to = op.out + rows[i] * outputs;
       const float* from = results_.data() + i * outputs;
       long c = 0;
       for (; c + LANES <= outputs; c += LANES) store(to + c, load(to + c) + load(from + c));
@@ -51,14 +36,13 @@ class Adaptation {
   }
 
  public:
-  // Add the products of the adapter of each row of the groups to out [tokens, outputs].
-  void run(const Adapters& a, const Groups& groups, const T* x, long inputs, T* out, long outputs, int threads) {
+  void run(const Adapt<T>& op, const Groups& groups, int threads) {
     for (long group = 0; group < groups.count; group++) {
-      const Pair& pair = a.pairs[groups.slots[group]];
+      const Pair& pair = op.pairs[groups.slots[group]];
       if (!pair.down.weight) continue;
       // In blocks, which bounds the scratch memory.
       for (long first = groups.starts[group], end = groups.starts[group + 1]; first < end; first += ROW_BLOCK)
-        add(pair, groups.rows + first, std::min(end - first, ROW_BLOCK), x, inputs, out, outputs, threads);
+        add(op, pair, groups.rows + first, std::min(end - first, ROW_BLOCK), threads);
     }
   }
 };

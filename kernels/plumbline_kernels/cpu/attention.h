@@ -10,15 +10,15 @@
 #include <type_traits>
 #include <vector>
 
+#include "layout.h"
 #include "threads.h"
 #include "tiles.h"
 
-constexpr int WIDE_DIM = 640;    // The widest head; most are at most NARROW_DIM, and need less of the cache.
-constexpr int NARROW_DIM = 256;
+constexpr int NARROW_DIM = 256;  // Most heads; wider ones, up to WIDE_DIM, need more of the cache.
 constexpr int KEYS = 64;
 // More rows reuse a packed block of keys, and fewer wide heads fit the cache: as many as have the numbers of FEW_ROWS
 // heads of the widest kind.
-constexpr int FEW_ROWS = 64, TILE_ROWS = 256;
+constexpr int TILE_ROWS = 256;
 constexpr int SCORED_ROWS = 8 * MOST_ROWS;  // Their scores of a block and its keys fit the first-level cache.
 constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
 

@@ -1,6 +1,6 @@
 """Compile the C++ kernels for this machine, and keep the result in the user's cache.
 
-Run as a program, it does so before a start needs them; it imports nothing but the standard library.
+Run as a program, it does so before a start needs them; it imports no torch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from plumbline_kernels.cpu.layout import HEADER
 
 __all__ = ["CompileError", "build", "build_ahead"]
 
@@ -101,7 +103,7 @@ def _folder() -> Path | None:
 
 def _key(compiler: str, flags: tuple[str, ...]) -> str:
     """Hash what the compiled code depends on: sources, flags, compiler, and the processor that `native` names."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(HEADER.encode())
     for path in sorted(_SOURCES.glob("*.[hc]*")):
         digest.update(path.read_bytes())
     stat = Path(compiler).resolve().stat()
@@ -125,7 +127,9 @@ def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
     os.close(descriptor)
     temporary = Path(name)
     try:
-        _run_compiler([compiler, *flags, "-o", name, str(_SOURCES / "program.cpp")])
+        with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
+            (Path(folder) / "layout.h").write_text(HEADER, encoding="utf-8")
+            _run_compiler([compiler, *flags, f"-I{folder}", "-o", name, str(_SOURCES / "program.cpp")])
         temporary.chmod(0o700)  # The linker makes a new file, which follows the umask.
         with temporary.open("rb") as file:
             os.fsync(file)  # Otherwise a machine that loses power may keep the name without the content.

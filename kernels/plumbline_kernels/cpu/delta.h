@@ -8,24 +8,6 @@
 
 #include "rows.h"
 
-// `Delta` in parts.py.
-struct Delta {
-  const float *conv, *conv_bias;  // [taps, channels]; [channels] or null
-  const float *rates, *shifts;    // [value_heads]
-  const float *norm;              // [value_dim], or of a state space [value_heads * value_dim]
-  const float* skip;              // [value_heads], or null
-  int64_t key_heads, value_heads, key_dim, value_dim, taps;
-  float eps;
-  int32_t corrects;               // Whether it is a delta net, and not a state space.
-};
-
-// The tokens of a step and the rows of their sequences' states.
-struct States {
-  const int32_t *query_start, *seq_lens;  // [sequences + 1], [sequences]
-  const int64_t* rows;                    // [sequences]
-  long count, tokens;
-};
-
 namespace delta {
 
 constexpr float LEAST = 1e-6f;      // Added to the squared length of keys and queries.
@@ -34,23 +16,19 @@ constexpr int TOGETHER = 4;         // Vectors of columns that one part computes
 
 template <typename T>
 struct Run {
-  const Delta& d;
-  const States& s;
-  const T* projected;  // [tokens, stride]: queries, keys and values; gates; strengths, if it corrects; decays
-  long stride;
-  T* inputs;           // [rows, taps - 1, channels]
-  float* matrices;     // [rows, value_heads, key_dim, value_dim]
-  T* mixed;            // [tokens, channels]
-  T* out;              // [tokens, value_heads * value_dim]
-  int threads;
+  const Recur<T>& op;
+  const Step& step;
+  long tokens;
+  T* mixed;  // [tokens, channels]
+  const Delta& d = op.delta;
 
   long keys() const { return d.key_heads * d.key_dim; }
   long values() const { return d.value_heads * d.value_dim; }
   long channels() const { return 2 * keys() + values(); }
-  long first(long sequence) const { return s.query_start[sequence]; }
-  long length(long sequence) const { return s.query_start[sequence + 1] - s.query_start[sequence]; }
+  long first(long sequence) const { return step.all.query_start[sequence]; }
+  long length(long sequence) const { return step.all.query_start[sequence + 1] - step.all.query_start[sequence]; }
   // A new sequence starts from zeros: its row still has the state of an earlier one.
-  bool is_fresh(long sequence) const { return s.seq_lens[sequence] == length(sequence); }
+  bool is_fresh(long sequence) const { return step.all.seq_lens[sequence] == length(sequence); }
 };
 
 // Convolve some channels of a sequence, and keep its last inputs.
@@ -58,12 +36,12 @@ template <typename T>
 void convolve(const Run<T>& r, long sequence, long from, long to) {
   const Delta& d = r.d;
   long channels = r.channels(), before = d.taps - 1, length = r.length(sequence);
-  const T* tokens = r.projected + r.first(sequence) * r.stride;
-  T* kept = r.inputs + r.s.rows[sequence] * before * channels;
+  const T* tokens = r.op.projected + r.first(sequence) * r.op.stride;
+  T* kept = r.op.inputs + r.step.state_rows[sequence] * before * channels;
   bool fresh = r.is_fresh(sequence);
   // The input of a token of this step, or of one before it.
   auto input = [&](long token, long at) {
-    if (token >= 0) return load(tokens + token * r.stride + at);
+    if (token >= 0) return load(tokens + token * r.op.stride + at);
     return fresh ? splat(0.0f) : load(kept + (before + token) * channels + at);
   };
   for (long at = from; at < to; at += LANES) {
@@ -99,14 +77,14 @@ template <int N, typename T>
 void walk(const Run<T>& r, long sequence, long head, long column, float* key, float* query) {
   const Delta& d = r.d;
   long key_head = head / (d.value_heads / d.key_heads), columns = d.value_dim;
-  float* state = r.matrices + ((r.s.rows[sequence] * d.value_heads + head) * d.key_dim) * columns + column;
+  float* state = r.op.matrices + ((r.step.state_rows[sequence] * d.value_heads + head) * d.key_dim) * columns + column;
   if (r.is_fresh(sequence))
     for (long i = 0; i < d.key_dim; i++)
       for (int n = 0; n < N; n++) store(state + i * columns + n * LANES, splat(0.0f));
   float factor = 1.0f / std::sqrt((float)d.key_dim);
   for (long token = r.first(sequence), stop = token + r.length(sequence); token < stop; token++) {
     const T* mixed = r.mixed + token * r.channels();
-    const T* gates = r.projected + token * r.stride + r.channels() + r.values();
+    const T* gates = r.op.projected + token * r.op.stride + r.channels() + r.values();
     take(mixed + key_head * d.key_dim, query, d.key_dim, d.corrects, factor);
     take(mixed + r.keys() + key_head * d.key_dim, key, d.key_dim, d.corrects, 1.0f);
     float step = softplus(number(gates[(d.corrects ? d.value_heads : 0) + head]) + d.shifts[head]);
@@ -132,7 +110,7 @@ void walk(const Run<T>& r, long sequence, long head, long column, float* key, fl
         store(state + i * columns + n * LANES, now);
         read[n] += query[i] * now;
       }
-    for (int n = 0; n < N; n++) store(r.out + token * r.values() + head * columns + column + n * LANES, read[n]);
+    for (int n = 0; n < N; n++) store(r.op.out + token * r.values() + head * columns + column + n * LANES, read[n]);
   }
 }
 
@@ -150,7 +128,7 @@ void walk_all(const Run<T>& r) {
     if (column + WIDTH <= d.value_dim) return walk<TOGETHER>(r, sequence, head, column, key, query);
     for (; column < d.value_dim; column += LANES) walk<1>(r, sequence, head, column, key, query);
   };
-  pool().run(r.s.count * d.value_heads * blocks, r.threads, r.s.tokens * r.values() * d.key_dim, WORTH_ROWS, part);
+  pool().run(r.step.all.count * d.value_heads * blocks, r.step.threads, r.tokens * r.values() * d.key_dim, WORTH_ROWS, part);
 }
 
 // Normalise what a head of a delta net has read, and multiply it with silu(gate).
@@ -183,8 +161,8 @@ void finish_group(T* x, const T* gate, const float* weight, float eps, long widt
 template <typename T>
 void finish(const Run<T>& r, long token) {
   const Delta& d = r.d;
-  const T *gate = r.projected + token * r.stride + r.channels(), *values = r.mixed + token * r.channels() + 2 * r.keys();
-  T* x = r.out + token * r.values();
+  const T *gate = r.op.projected + token * r.op.stride + r.channels(), *values = r.mixed + token * r.channels() + 2 * r.keys();
+  T* x = r.op.out + token * r.values();
   if (d.corrects) {
     for (long at = 0; at < r.values(); at += d.value_dim) finish_head(x + at, gate + at, d.norm, d.eps, d.value_dim);
     return;
@@ -199,20 +177,20 @@ void finish(const Run<T>& r, long token) {
     finish_group(x + at, gate + at, d.norm + at, d.eps, width, kept.data());
 }
 
-// Run a delta net or a state space on what its projection returned, and bring its states up to date.
+}  // namespace delta
+
 template <typename T>
-void run(const Delta& d, const States& s, const T* projected, long stride, T* inputs, float* matrices, T* out, int threads) {
+void run(const Recur<T>& op, const Step& step, long tokens) {
+  using namespace delta;
   thread_local std::vector<T> mixed;
-  Run<T> r{d, s, projected, stride, inputs, matrices, nullptr, out, threads};
-  mixed.resize(s.tokens * r.channels());
+  Run<T> r{op, step, tokens, nullptr};
+  mixed.resize(tokens * r.channels());
   r.mixed = mixed.data();
   long blocks = (r.channels() + CHANNELS - 1) / CHANNELS;
-  pool().run(s.count * blocks, threads, s.tokens * r.channels() * d.taps, WORTH_ROWS, [&](uint32_t index) {
+  pool().run(step.all.count * blocks, step.threads, tokens * r.channels() * op.delta.taps, WORTH_ROWS, [&](uint32_t index) {
     long from = index % blocks * CHANNELS, to = from + CHANNELS;
     convolve(r, index / blocks, from, to < r.channels() ? to : r.channels());
   });
   walk_all(r);
-  each_token(s.tokens, 2 * r.values(), threads, [&](long token) { finish(r, token); });
+  each_token(tokens, 2 * r.values(), step.threads, [&](long token) { finish(r, token); });
 }
-
-}  // namespace delta

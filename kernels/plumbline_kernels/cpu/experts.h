@@ -9,13 +9,6 @@
 #include "quantized.h"
 #include "rows.h"
 
-// A packed weight with its bias; `Matrix` in parts.py.
-struct Matrix {
-  const void *weight, *bias, *scales, *shifts;
-  int64_t outputs, inputs, group;  // group: inputs that share a scale
-  int64_t bits;                    // 8 or 4; 0 for the type of the inputs
-};
-
 template <typename T, typename Out>
 void product(const T* x, const Matrix& m, Out* out, long rows, int threads) {
   if (m.bits == 0)
@@ -23,19 +16,6 @@ void product(const T* x, const Matrix& m, Out* out, long rows, int threads) {
   Quantized weight{(const uint8_t*)m.weight, (const bf16*)m.scales, (const bf16*)m.shifts, m.group, (int32_t)m.bits};
   linear(x, weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
 }
-
-// `Experts` in parts.py; the fields of the choice are those of `Routing` in experts.py.
-struct Experts {
-  Matrix router;             // fp32
-  const float* correction;   // [number], or null
-  const float* shared_gate;  // [width of the model], or null
-  const float* factors;      // [number], on weights, or null
-  const Matrix *gate_up, *down;
-  int64_t number, top_k, groups, chosen_groups;
-  int32_t sigmoid, late_softmax, best_two, normalised, of_inputs;
-  float floor, scale;
-  int32_t activation;
-};
 
 inline void softmax(float* x, long count) {
   float top = *std::max_element(x, x + count), total = 0.0f;
@@ -146,11 +126,11 @@ class Mixture {
   }
 
  public:
-  // out = the weighted results of the experts of x [tokens, width], which the router chooses by `asked`, + shared
-  // [tokens, width] times its gate.
-  void run(const Experts& e, const T* x, const T* asked, const T* shared, T* out, long tokens, long width, int threads) {
-    route(e, asked, tokens, width, threads);
-    begin(e, shared, tokens, width, threads);
+  void mix(const Mix<T>& op, long tokens, int threads) {
+    const Experts& e = op.experts;
+    const long width = op.width;
+    route(e, op.asked, tokens, width, threads);
+    begin(e, op.shared, tokens, width, threads);
     for (long expert = 0; expert < e.number; expert++) {
       const auto& takers = takers_[expert];
       long count = takers.size(), inner = e.down[expert].inputs, outer = e.gate_up[expert].outputs;
@@ -159,9 +139,9 @@ class Mixture {
       hidden_.resize(count * outer);
       gated_.resize(count * inner);
       results_.resize(count * width);
-      for (long i = 0; i < count; i++) take(e, x, inputs_.data() + i * width, takers[i], width);
+      for (long i = 0; i < count; i++) take(e, op.x, inputs_.data() + i * width, takers[i], width);
       product(inputs_.data(), e.gate_up[expert], hidden_.data(), count, threads);
-      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, outer != inner, threads);
+      run(Activate<T>{hidden_.data(), gated_.data(), inner, e.activation, outer != inner}, count, threads);
       product(gated_.data(), e.down[expert], results_.data(), count, threads);
       each_token(count, width, threads, [&](long i) {
         float* to = sums_.data() + takers[i] / e.top_k * width;
@@ -169,6 +149,6 @@ class Mixture {
           store(to + c, load(to + c) + load(results_.data() + i * width + c) * weights_[takers[i]]);
       });
     }
-    for (long i = 0; i < tokens * width; i += LANES) store(out + i, load(sums_.data() + i));
+    for (long i = 0; i < tokens * width; i += LANES) store(op.out + i, load(sums_.data() + i));
   }
 };

@@ -4,14 +4,6 @@
 
 #include "experts.h"
 
-// `Latent` in parts.py.
-struct Latent {
-  const float *cos_sin, *norm;    // [positions, rope], [rank]
-  const Matrix *keys, *values;    // By head: key_dim to rank, rank to value_dim.
-  int64_t heads, rank, key_dim, rope_dim, value_dim;
-  float eps;
-};
-
 // Multiply part of each head's numbers with its matrix: `in` has rows of heads * from numbers, of which each head's first
 // ones are taken, and `out` rows of heads * to, of which each head's first ones are written.
 template <typename T>
@@ -29,23 +21,27 @@ void by_head(const T* in, long from, const Matrix* matrices, T* out, long to, lo
   }
 }
 
-// Write latents and rotated keys of kv [tokens, rank + rope] to the cache, and queries over it from q to `out`.
 template <typename T>
-void latent_write(const Latent& l, const T* q, const T* kv, T* cache, T* out, const int64_t* positions,
-                  const int64_t* slots, long tokens, int threads) {
+void run(const LatentWrite<T>& op, const Step& step, long tokens) {
+  const Latent& l = op.latent;
   long width = l.rank + l.rope_dim, query = l.key_dim + l.rope_dim;
   Heads plain{};
   plain.dim = l.rope_dim;
-  Norm norm{l.norm, nullptr, l.eps, false};
-  each_token(tokens, width + l.heads * l.rope_dim, threads, [&](long token) {
-    const float* cos = l.cos_sin + positions[token] * l.rope_dim;
+  each_token(tokens, width + l.heads * l.rope_dim, step.threads, [&](long token) {
+    const float* cos = l.cos_sin + step.positions[token] * l.rope_dim;
     for (long head = 0; head < l.heads; head++)
-      rotate(q + (token * l.heads + head) * query + l.key_dim, cos, nullptr, 0.0f, 1.0f, plain, 1.0f,
-             out + (token * l.heads + head) * width + l.rank);
-    if (slots[token] < 0) return;  // A padding row is never written.
-    T* row = cache + slots[token] * width;
-    norm_row(kv + token * width, (T*)nullptr, 1.0f, 1.0f, norm, row, l.rank);
-    rotate(kv + token * width + l.rank, cos, nullptr, 0.0f, 1.0f, plain, 1.0f, row + l.rank);
+      rotate(op.q + (token * l.heads + head) * query + l.key_dim, cos, nullptr, 0.0f, 1.0f, plain, 1.0f,
+             op.out + (token * l.heads + head) * width + l.rank);
+    if (step.slots[token] < 0) return;  // A padding row is never written.
+    T* row = op.cache + step.slots[token] * width;
+    norm_row(op.kv + token * width, (T*)nullptr, 1.0f, 1.0f, l.norm, row, l.rank);
+    rotate(op.kv + token * width + l.rank, cos, nullptr, 0.0f, 1.0f, plain, 1.0f, row + l.rank);
   });
-  by_head(q, query, l.keys, out, width, tokens, l.heads, threads);
+  by_head(op.q, query, l.keys, op.out, width, tokens, l.heads, step.threads);
+}
+
+template <typename T>
+void run(const LatentValues<T>& op, long tokens, int threads) {
+  const Latent& l = op.latent;
+  by_head(op.x, l.rank + l.rope_dim, l.values, op.out, l.value_dim, tokens, l.heads, threads);
 }

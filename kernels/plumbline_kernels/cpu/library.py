@@ -14,17 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline_kernels.cpu.build import build
+from plumbline_kernels.cpu.build import CompileError, build
+from plumbline_kernels.cpu.layout import CONSTANTS, PLACES, Draws, Matrix
+from plumbline_kernels.cpu.structs import difference
 
-__all__ = ["Library", "Op", "PackedWeight", "load"]
+__all__ = ["Library", "PackedWeight", "load"]
 
-_MAX_DIM = 640
-"""The widest head; `WIDE_DIM` in attention.h."""
-_MAX_SHARED = 64
-"""The most query heads of a key head; `FEW_ROWS` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
-_BYTES = 4
-"""Bytes of a word of a rounded weight; `WORD` in quantized.h."""
 _ROUNDED_AT_ONCE = 4096
 """Rows of a weight; a multiple of a panel."""
 _GROUPS = {8: (128, 64, 32, 16), 4: (32, 16)}
@@ -46,41 +42,18 @@ class PackedWeight:
     shifts: Tensor | None = None
     """What is added to the numbers of a group."""
 
-
-class Op(ctypes.Structure):
-    """One operation of a program; `Op` in program.cpp."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("bits", ctypes.c_int32),
-        ("input", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("more", ctypes.c_void_p),
-        ("state", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
-        ("group", ctypes.c_int64),
-        ("part", ctypes.c_void_p),
-        ("eps", ctypes.c_float),
-        ("factor", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        ("mode", ctypes.c_int32),
-    )
-
-
-class _Draws(ctypes.Structure):
-    _fields_ = (
-        ("logits", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("vocab", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "out")
-        ),
-        ("threads", ctypes.c_int32),
-    )
+    def matrix(self, bias: Tensor | None) -> Matrix:
+        """Describe the weight with a bias to the kernels."""
+        return Matrix(
+            weight=self.data,
+            bias=bias,
+            scales=self.scales,
+            shifts=self.shifts,
+            outputs=self.outputs,
+            inputs=self.inputs,
+            group=self.group,
+            bits=self.bits,
+        )
 
 
 class Library:
@@ -91,19 +64,19 @@ class Library:
 
         Raises:
             OSError: it is not a library of this machine.
+            CompileError: its structures are laid out differently than those of layout.py.
         """
         self.path = path
         self.threads = threads
         """May change between calls; results do not depend on it."""
         self._functions = ctypes.CDLL(path)
         functions = self._functions
-        functions.plumbline_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
-        functions.plumbline_logits.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int32,
-            ctypes.c_int32,
-        ]
+        if (problem := difference(_places(functions), PLACES)) is not None:
+            raise CompileError(
+                f"{path} has another layout: {problem}; delete the file to have it compiled again"
+            )
+        functions.plumbline_run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+        functions.plumbline_logits.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_int32] * 2]
         functions.plumbline_draw.argtypes = [ctypes.c_void_p]
         for function in (functions.plumbline_run, functions.plumbline_logits, functions.plumbline_draw):
             function.restype = _raise_without_memory
@@ -129,7 +102,7 @@ class Library:
             shared: query heads of a key head.
             widths: of rows.
         """
-        heads = head_dim % 32 == 0 and head_dim <= _MAX_DIM and shared <= _MAX_SHARED
+        heads = head_dim % 32 == 0 and head_dim <= CONSTANTS["WIDE_DIM"] and shared <= CONSTANTS["FEW_ROWS"]
         return heads and self.supports_rows(dtype, widths)
 
     def supports_rows(self, dtype: torch.dtype, widths: tuple[int, ...]) -> bool:
@@ -184,9 +157,9 @@ class Library:
         """Round rows [N, in] and lay them out; returns the panels and their scales."""
         inputs = rows.shape[1]
         values, scales = _rounded(rows.float().reshape(-1, inputs // group, group), bits, known)
-        panels = self._panels(values.view(-1, inputs), _BYTES)
+        panels = self._panels(values.view(-1, inputs), CONSTANTS["WORD"])
         if bits == 4:
-            pairs = panels.view(panels.shape[0], -1, 2, self._panel, _BYTES)
+            pairs = panels.view(panels.shape[0], -1, 2, self._panel, CONSTANTS["WORD"])
             panels = pairs[:, :, 0] | pairs[:, :, 1] << 4
         return panels, self._by_panel(scales)
 
@@ -202,19 +175,8 @@ class Library:
         """Map x [R, in] to fp32 x @ weight.T + bias, [R, out]."""
         x = x.contiguous()
         out = torch.empty(x.shape[0], weight.outputs, dtype=torch.float32)
-        op = Op(
-            bits=weight.bits,
-            input=x.data_ptr(),
-            out=out.data_ptr(),
-            weight=weight.data.data_ptr(),
-            more=None if bias is None else bias.data_ptr(),
-            state=None if weight.scales is None else weight.scales.data_ptr(),
-            values=None if weight.shifts is None else weight.shifts.data_ptr(),
-            inputs=weight.inputs,
-            outputs=weight.outputs,
-            group=weight.group,
-        )
-        self._logits(ctypes.byref(op), x.shape[0], int(x.dtype == torch.bfloat16), self.threads)
+        matrix, is_bf16 = ctypes.byref(weight.matrix(bias)), int(x.dtype == torch.bfloat16)
+        self._logits(x.data_ptr(), matrix, out.data_ptr(), x.shape[0], is_bf16, self.threads)
         return out
 
     def sample(
@@ -233,10 +195,31 @@ class Library:
         """
         logits = logits.contiguous()
         out = torch.empty(logits.shape[0], dtype=torch.int64)
-        given = (temperature, top_k, top_p, min_p, seeds, positions, out)
-        draws = _Draws(logits.data_ptr(), *logits.shape, *(x.data_ptr() for x in given), self.threads)
+        draws = Draws(
+            logits=logits,
+            rows=logits.shape[0],
+            vocab=logits.shape[1],
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seeds=seeds,
+            positions=positions,
+            out=out,
+            threads=self.threads,
+        )
         self._functions.plumbline_draw(ctypes.byref(draws))
         return out
+
+
+def _places(functions: ctypes.CDLL) -> dict[str, int]:
+    """Return the places that a library exports; see structs.py."""
+    found: dict[str, int] = {}
+    place, at = functions.plumbline_place, ctypes.c_int64()
+    place.argtypes, place.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_char_p
+    while (name := place(len(found), ctypes.byref(at))) is not None:
+        found[name.decode()] = at.value
+    return found
 
 
 def _raise_without_memory(status: int) -> None:
@@ -270,7 +253,7 @@ def load(*flags: str) -> Library:
     """Return the kernels of this machine, compiled if need be; `flags` as of `build`.
 
     Raises:
-        CompileError: they could not be compiled.
+        CompileError: they could not be compiled, or have another layout.
         OSError: they cannot be loaded, such as from a disk that is mounted without execution.
     """
     path = build(*flags)

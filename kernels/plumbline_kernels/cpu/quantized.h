@@ -10,9 +10,9 @@
 #include <immintrin.h>
 #endif
 
+#include "layout.h"
 #include "linear.h"
 
-constexpr int WORD = 4;  // Bytes that are multiplied at once.
 typedef int8_t B __attribute__((vector_size(LANES)));
 
 struct Quantized {
@@ -96,10 +96,9 @@ struct Bytes {
     float most = largest(top);
     for (int i = 0; i < LANES; i++) most += finite[i];
     float inverse = most > 0 ? 127.0f / most : 0.0f;
-    const float shift = 12582912.0f;  // Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa.
     I total{};
     for (long i = 0; i < count; i += LANES) {
-      I rounded = (I)(load(x + i) * inverse + shift) - 0x4b400000;
+      I rounded = (I)(load(x + i) * inverse + ROUNDING) - ROUNDING_BITS;
       total += (I)((U)rounded << 24) >> 24;  // The byte: numbers that are not finite would overflow the sum.
       store_as(values.data() + at + i, __builtin_convertvector(rounded, B));
     }

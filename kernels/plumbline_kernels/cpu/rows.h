@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 
+#include "layout.h"
 #include "threads.h"
 #include "vector.h"
 
@@ -17,13 +18,6 @@ void each_token(long tokens, long width, int threads, const Body& body) {
   };
   pool().run((tokens + SLICE - 1) / SLICE, threads, tokens * width, WORTH_ROWS, part);
 }
-
-// A norm of rows: x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is centred, plus a bias if there is one.
-struct Norm {
-  const float *weight, *bias;
-  float eps;
-  bool centred;
-};
 
 template <typename T>
 void norm_row(const T* x, T* residual, float factor, float scale_sum, const Norm& n, T* out, long width) {
@@ -55,85 +49,67 @@ void norm_row(const T* x, T* residual, float factor, float scale_sum, const Norm
   }
 }
 
-// The norm of x [tokens, width]; with `residual`, of scale_sum * (residual + factor * x), which is written to `residual`.
 template <typename T>
-void norm(const T* x, T* residual, float factor, float scale_sum, const Norm& n, T* out, long tokens, long width, int threads) {
-  each_token(tokens, width, threads, [&](long token) {
-    long at = token * width;
-    norm_row(x + at, residual ? residual + at : nullptr, factor, scale_sum, n, out + at, width);
+void run(const AddNorm<T>& op, long tokens, int threads) {
+  each_token(tokens, op.width, threads, [&](long token) {
+    long at = token * op.width;
+    norm_row(op.x + at, op.residual ? op.residual + at : nullptr, op.factor, op.scale, op.norm, op.out + at, op.width);
   });
 }
-
-enum Activation : int32_t { SILU, GELU, OSS, RELU2 };
 
 // The one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
 inline F gelu(F x) { return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
-// act(gate) * up of gate_up [tokens, 2 * width]; without a gate, rows are [width], and up is 1. OSS is the activation of
-// gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
+// SWIGLU_OSS is the activation of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
 template <typename T>
-void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, bool gated, int threads) {
+void run(const Activate<T>& op, long tokens, int threads) {
+  const T* x = op.x;
+  T* out = op.out;
+  const long width = op.width, activation = op.activation;
+  const bool gated = op.gated;
   each_token(tokens, 2 * width, threads, [&](long token) {
-    const T* row = gate_up + token * (gated ? 2 : 1) * width;
+    const T* row = x + token * (gated ? 2 : 1) * width;
     for (long i = 0; i < width; i += LANES) {
       F g = load(row + i), up = gated ? load(row + width + i) : splat(1.0f), y = g;
-      if (activation == OSS) {
+      if (activation == SWIGLU_OSS) {
         g = g > 7.0f ? splat(7.0f) : g;
         up = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
         up += 1.0f;
         y = 1.702f * g;
       }
-      F activated = activation == GELU ? gelu(g) : g * (activation == RELU2 ? maximum(g, splat(0.0f)) : sigmoid(y));
+      F activated = activation == GELU_TANH ? gelu(g) : g * (activation == RELU2 ? maximum(g, splat(0.0f)) : sigmoid(y));
       store(out + token * width + i, activated * up);
     }
   });
 }
 
-enum Gating : int32_t { BY_SIGMOID, OF_GELU };
-
-// x * sigmoid(gates) or gelu(x) * gates, both [tokens, width], of gates whose rows are `stride` apart.
 template <typename T>
-void open(const T* x, const T* gates, long stride, T* out, long tokens, long width, Gating gating, int threads) {
-  each_token(tokens, width, threads, [&](long token) {
-    for (long i = 0; i < width; i += LANES) {
-      F value = load(x + token * width + i), gate = load(gates + token * stride + i);
-      store(out + token * width + i, gating == BY_SIGMOID ? value * sigmoid(gate) : gelu(value) * gate);
+void run(const Gate<T>& op, long tokens, int threads) {
+  each_token(tokens, op.width, threads, [&](long token) {
+    for (long i = 0; i < op.width; i += LANES) {
+      F value = load(op.x + token * op.width + i), gate = load(op.gates + token * op.stride + i);
+      store(op.out + token * op.width + i, op.by_gelu ? gelu(value) * gate : value * sigmoid(gate));
     }
   });
 }
 
-// (norm(factor * x) + second) * scale, of rows [width]: what each layer reads of a token beside the residual stream.
 template <typename T>
-void token_inputs(const T* x, const T* second, const Norm& n, float factor, float scale, T* out, long rows, long width,
-                  int threads) {
-  each_token(rows, width, threads, [&](long row) {
-    const T* from = x + row * width;
+void run(const TokenInputs<T>& op, long tokens, int threads) {
+  const long width = op.width;
+  const float factor = op.factor;
+  each_token(tokens * op.layers, width, threads, [&](long row) {
+    const T* from = op.x + row * width;
     F squares = splat(0.0f);
     for (long i = 0; i < width; i += LANES) {
       F v = load(from + i) * factor;
       squares += v * v;
     }
-    float inverse_rms = factor / std::sqrt(sum(squares) / width + n.eps);
+    float inverse_rms = factor / std::sqrt(sum(squares) / width + op.norm.eps);
     for (long i = 0; i < width; i += LANES)
-      store(out + row * width + i,
-            (load(from + i) * inverse_rms * load(n.weight + i) + load(second + row * width + i)) * scale);
+      store(op.out + row * width + i,
+            (load(from + i) * inverse_rms * load(op.norm.weight + i) + load(op.second + row * width + i)) * op.scale);
   });
 }
-
-// What the operations of a layer's attention have in common; `Heads` in parts.py.
-struct Heads {
-  int64_t heads, kv_heads, dim;
-  const float* cos_sin;      // [positions, dim], or null for no rotation
-  const float* temperature;  // [positions], factors on queries, or null
-  const float* norms;        // [heads + kv_heads, dim], or null
-  const float* sinks;        // [heads], or null
-  float eps, scale, softcap; // softcap: 0 for none
-  int32_t centred, whole, after;  // Norms: of x - mean(x); over all heads together; after the rotation.
-  int32_t values;            // Norms: values too, each head alone and without a weight.
-  int32_t window;            // 0 for none
-  int32_t tiled;             // Whether windows are side by side.
-  int32_t causal;            // Whether tokens attend to none after them, whatever a step says of images.
-};
 
 // 1 / sqrt(mean((x - mean)²) + eps) of x [width]; `mean` is an output, 0 unless the norm is centred.
 template <typename T>
@@ -178,17 +154,6 @@ void rotate(const T* x, const float* cos, const float* weight, float mean, float
   for (long i = 0; i < h.dim; i += LANES) store(to + i, load(to + i) * after * load(weight + i));
 }
 
-template <typename T>
-struct Rope {
-  const Heads& heads;
-  const T* qkv;
-  long stride;  // From a row to the next one, which gates may follow.
-  const int64_t *positions, *slots;
-  T *q, *k_cache, *v_cache;
-  long tokens;
-  int threads;
-};
-
 // Write the values of a token, [kv_heads, dim], to the cache, each head normalised if its norms say so.
 template <typename T>
 void write_values(const T* row, const Heads& h, T* to) {
@@ -201,30 +166,29 @@ void write_values(const T* row, const Heads& h, T* to) {
   }
 }
 
-// Rotate q and k, write k and v to the cache, and q to a tensor of its own.
 template <typename T>
-void rope(const Rope<T>& r) {
-  const Heads& h = r.heads;
-  each_token(r.tokens, (h.heads + 2 * h.kv_heads) * h.dim, r.threads, [&](long token) {
-    const T* row = r.qkv + token * r.stride;
-    long position = r.positions[token], slot = r.slots[token];
+void run(const Rope<T>& op, const Step& step, long tokens) {
+  const Heads& h = op.heads;
+  each_token(tokens, (h.heads + 2 * h.kv_heads) * h.dim, step.threads, [&](long token) {
+    const T* row = op.qkv + token * op.stride;
+    long position = step.positions[token], slot = step.slots[token];
     const float* cos = h.cos_sin ? h.cos_sin + position * h.dim : nullptr;
     float factor = h.temperature ? h.temperature[position] : 1.0f;
     float mean = 0.0f, scale = 1.0f;
     for (long head = 0; head < h.heads + h.kv_heads; head++, row += h.dim) {
       bool is_q = head < h.heads;
       if (!is_q && slot < 0) return;  // A padding row is never written.
-      const float* weight = h.norms ? h.norms + head * h.dim : nullptr;
+      const float* weight = h.weights ? h.weights + head * h.dim : nullptr;
       if (weight && h.whole) {
         if (head == 0) scale = inverse(row, h.heads * h.dim, false, h.eps, mean);
         if (head == h.heads) scale = inverse(row, h.kv_heads * h.dim, false, h.eps, mean);
       } else if (weight && !h.after) {
         scale = inverse(row, h.dim, h.centred, h.eps, mean);
       }
-      T* to = is_q ? r.q + (token * h.heads + head) * h.dim
-                   : r.k_cache + (slot * h.kv_heads + head - h.heads) * h.dim;
+      T* to = is_q ? op.out + (token * h.heads + head) * h.dim
+                   : op.keys + (slot * h.kv_heads + head - h.heads) * h.dim;
       rotate(row, cos, weight, mean, scale, h, is_q ? factor : 1.0f, to);
     }
-    if (slot >= 0) write_values(row, h, r.v_cache + slot * h.kv_heads * h.dim);
+    if (slot >= 0) write_values(row, h, op.values + slot * h.kv_heads * h.dim);
   });
 }

@@ -4,19 +4,9 @@
 #include <cmath>
 #include <vector>
 
+#include "layout.h"
 #include "threads.h"
 #include "vector.h"
-
-struct Draws {
-  const float* logits;  // [rows, vocab]
-  int64_t rows, vocab;
-  const float* temperature;  // 0 takes the largest logit
-  const int32_t* top_k;      // 0 for all
-  const float *top_p, *min_p;
-  const int64_t *seeds, *positions;
-  int64_t* out;
-  int32_t threads;
-};
 
 constexpr uint32_t GOLDEN = 0x9E3779B1, SECOND = 0x7F4A7C15, MIX_1 = 0x7FEB352D, MIX_2 = 0x846CA68B;
 
@@ -94,7 +84,7 @@ class Row {
 
   float mass(float temperature) const {
     F sums = splat(0.0f);
-    float scale = 1.4426950408889634f / temperature;
+    float scale = LOG2E / temperature;
     each([&](F x, long, int) { sums += exp2((x - most_) * scale); });
     return sum(sums);
   }

@@ -79,9 +79,13 @@ inline float largest(F x) {
   return x[0];
 }
 
+// Adding it rounds a number to an integer in the low bits of the mantissa: 1.5 * 2^23, and its bits.
+constexpr float ROUNDING = 12582912.0f;
+constexpr int32_t ROUNDING_BITS = 0x4b400000;
+
 // 2^x for x <= 127; below -126 it is 0. The polynomial's relative error is below 2e-7 on [-0.5, 0.5].
 inline F exp2(F x) {
-  const F shift = splat(12582912.0f);  // Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa.
+  const F shift = splat(ROUNDING);
   F clamped = x < -127.0f ? splat(-127.0f) : x;  // NaN stays NaN.
   F t = clamped + shift;
   F f = clamped - (t - shift);

@@ -35,8 +35,17 @@ def _exact(
     """Return levels as numbers of a type, [OUT, inputs], without rounding.
 
     There is no conversion of e4m3 before sm_89 and none of e2m1. The bits of a narrow float, moved to their places in
-    a wider one, are its number but for a power of two; subnormal ones, too. Bits below those of 128 or 1,024 add their
-    number to that.
+    a wider one, are its number but for a power of two, the difference of the biases; subnormal ones, too. `mask` keeps
+    the sign and these bits, as int16:
+
+        from  to    shift right of 16 bits  mask     factor
+        e2m1  bf16  6                       0x81C0   2^(127 - 1)
+        e2m1  fp16  3                       0x8E00   2^(15 - 1)
+        e4m3  bf16  4 (of 8 bits: left)     0x87F0   2^(127 - 7)
+        e4m3  fp16  7 (of 8 bits: left)     0xBF80   2^(15 - 7)
+
+    Integers of 4 bits are or'ed into the last bits of a float whose last bit counts 1, 128 in bf16 and 1,024 in fp16;
+    that float, and the zero point of 8, are subtracted.
     """
     is_bf16: tl.constexpr = DTYPE.is_bf16()
     half: tl.constexpr = tl.bfloat16 if is_bf16 else tl.float16
@@ -45,14 +54,16 @@ def _exact(
     if BITS == 4:
         bits = tl.interleave(bits & 15, bits >> 4)
         if FLOATS:
-            bits = ((bits << 12) >> (6 if is_bf16 else 3)) & (-0x7E40 if is_bf16 else -0x7200)
-            numbers = bits.to(half, bitcast=True) * (2.0**126 if is_bf16 else 2.0**14)
+            bits = ((bits << 12) >> (6 if is_bf16 else 3)) & (
+                0x81C0 - 0x10000 if is_bf16 else 0x8E00 - 0x10000
+            )
+            numbers = bits.to(half, bitcast=True) * (2.0 ** (127 - 1) if is_bf16 else 2.0 ** (15 - 1))
         else:
             bits = bits | (0x4300 if is_bf16 else 0x6400)
-            numbers = bits.to(half, bitcast=True) - (136.0 if is_bf16 else 1032.0)
+            numbers = bits.to(half, bitcast=True) - (128.0 + 8.0 if is_bf16 else 1024.0 + 8.0)
     elif FLOATS:
-        bits = (bits << (4 if is_bf16 else 7)) & (-0x7810 if is_bf16 else -0x4080)
-        numbers = bits.to(half, bitcast=True) * (2.0**120 if is_bf16 else 2.0**8)
+        bits = (bits << (4 if is_bf16 else 7)) & (0x87F0 - 0x10000 if is_bf16 else 0xBF80 - 0x10000)
+        numbers = bits.to(half, bitcast=True) * (2.0 ** (127 - 7) if is_bf16 else 2.0 ** (15 - 7))
     else:
         numbers = levels
     return numbers.to(DTYPE)

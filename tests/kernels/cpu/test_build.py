@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline_kernels.cpu import build
+from plumbline_kernels.cpu import build, layout, library, structs
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import load
 
@@ -128,3 +128,30 @@ def test_a_damaged_file_is_compiled_again(whole, compiler):
     path.write_bytes(path.read_bytes()[:100])
     assert load.__wrapped__().path == str(path)
     assert path.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [("Heads.softcap (float)", 60), ("the size of Step", 8), ("the kind of Rope", 3), ("WORD", 8)],
+)
+def test_a_library_whose_layout_differs_is_refused_by_name(whole, monkeypatch, place, number):
+    """The table changes after the build: a field, a size, a kind, a constant."""
+    was = layout.PLACES[place]
+    monkeypatch.setattr(library, "PLACES", layout.PLACES | {place: number})
+    with pytest.raises(CompileError) as refused:
+        load.__wrapped__()
+    assert f"{place} is {was} there, and {number} here; delete the file" in str(refused.value)
+
+
+def test_a_field_of_another_type_is_missing():
+    found = {"Heads.scale (double)": 48, "the size of Heads": 96}
+    wanted = {"Heads.scale (float)": 48, "the size of Heads": 96}
+    assert structs.difference(found, wanted) == "Heads.scale (float) is missing there, and 48 here"
+    assert structs.difference(found, found) is None
+    assert structs.difference(found, {}) == "Heads.scale (double) is 48 there, and missing here"
+
+
+def test_another_layout_is_another_file_of_the_cache(compiler, monkeypatch):
+    first = build.build()
+    monkeypatch.setattr(build, "HEADER", build.HEADER.replace("WORD = 4", "WORD = 8"))
+    assert build.build() != first

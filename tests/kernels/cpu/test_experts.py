@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, library, program, randn, run
 
-from plumbline_kernels.cpu.parts import Experts
+from plumbline_kernels.cpu.layout import ACTIVATIONS, Experts, Mix
 from plumbline_kernels.experts import Routing, mix_torch, route, spread
 from plumbline_kernels.swiglu import oss_mul, relu2, silu_mul
 
@@ -45,24 +45,27 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
     )
 
     def projections(weights, biases):
-        return [(library.pack(w, bits), None if biases is None else biases[i]) for i, w in enumerate(weights)]
+        return [
+            library.pack(w, bits).matrix(None if biases is None else biases[i]) for i, w in enumerate(weights)
+        ]
 
-    block = Experts.of(
-        rules,
-        (library.pack(router), router_bias),
-        projections(gate_up, bias),
-        projections(down, None),
-        "swiglu_oss" if is_oss else "relu2" if plain else "silu",
+    block = Experts(
+        router=library.pack(router).matrix(router_bias),
+        gate_up=projections(gate_up, bias),
+        down=projections(down, None),
+        activation=ACTIVATIONS["swiglu_oss" if is_oss else "relu2" if plain else "silu"],
+        number=number,
         correction=correction,
         shared_gate=gate,
         factors=factors,
+        **rules._asdict(),
     )
 
     def compute(rows):
         recorded = program(library, dtype)
-        other = None if asked is None else asked[rows].clone()
-        out = recorded.experts(x[rows].clone(), block, shared[rows].clone(), other)
-        return run(recorded, out, len(x[rows]))
+        taken, other = x[rows].clone(), (x if asked is None else asked)[rows].clone()
+        mix = Mix(experts=block, x=taken, asked=other, shared=shared[rows].clone(), width=width)
+        return run(recorded, recorded.fill(mix, width), len(taken))
 
     out = compute(slice(0, 70))
     logits = F.linear((x if asked is None else asked).float(), router, router_bias)

@@ -6,7 +6,17 @@ import pytest
 import torch
 from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, angles, library, program, randn, run, tokens
 
-from plumbline_kernels.cpu.parts import Heads
+from plumbline_kernels.cpu.layout import (
+    ACTIVATIONS,
+    Activate,
+    AddNorm,
+    Embed,
+    Gate,
+    Heads,
+    Norm,
+    Rope,
+    TokenInputs,
+)
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write, rotate_torch
 from plumbline_kernels.swiglu import gelu, gelu_mul, relu2, silu_mul
@@ -25,12 +35,14 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
     )
     bias, centred = randn(48, seed=3) if kind == "layer with bias" else None, kind != "rms"
     recorded = program(library, dtype)
-    normed = run(recorded, recorded.norm(x, weight, bias, 1e-5, centred), 70)
+    norm = Norm(weight=weight, bias=bias, eps=1e-5, centred=centred)
+    normed = run(recorded, recorded.fill(AddNorm(x=x, norm=norm, width=48), 48), 70)
     expected = layer_norm(x, weight, bias, 1e-5) if centred else rms_norm(x, weight, 1e-5)
     torch.testing.assert_close(normed, expected, atol=TOLERANCES[dtype], rtol=1e-2)
 
     recorded, ours = program(library, dtype), residual.clone()
-    normed = run(recorded, recorded.add_norm(x, ours, weight, bias, 1e-5, centred, factor)[0], 70)
+    both = AddNorm(x=x, residual=ours, norm=norm, width=48, factor=factor)
+    normed = run(recorded, recorded.fill(both, 48), 70)
     if centred:
         expected, total = add_layer_norm(x, residual.clone(), weight, bias, 1e-5, factor)
     else:
@@ -39,7 +51,8 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
     torch.testing.assert_close(normed, expected, atol=2 * TOLERANCES[dtype], rtol=1e-2)
 
     recorded, sums = program(library, dtype), residual.clone()
-    run(recorded, recorded.add(x, sums, factor), 70)
+    recorded.record(AddNorm(x=x, residual=sums, norm=Norm(weight=None), width=48, factor=factor))
+    run(recorded, sums, 70)
     assert torch.equal(sums, ours)
 
 
@@ -48,7 +61,8 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
 def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
     gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
     recorded = program(library, dtype)
-    gated = run(recorded, recorded.activate(gate_up, activation, True), 3)
+    kind = ACTIVATIONS[activation]
+    gated = run(recorded, recorded.fill(Activate(x=gate_up, width=64, activation=kind, gated=True), 64), 3)
     torch.testing.assert_close(gated, reference(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
@@ -57,7 +71,8 @@ def test_gates_are_those_of_the_reference(library, dtype, activation, reference)
 def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
     x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
     recorded = program(library, dtype)
-    activated = run(recorded, recorded.activate(x, activation, False), 3)
+    kind = ACTIVATIONS[activation]
+    activated = run(recorded, recorded.fill(Activate(x=x, width=64, activation=kind, gated=False), 64), 3)
     torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
@@ -66,7 +81,7 @@ def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
     table, ids = randn(9, 32, dtype=dtype), torch.tensor([3, 8, 0])
     for factor in (1.0, 7.5):
         recorded = program(library, dtype)
-        out = recorded.embed(table, factor)
+        out = recorded.fill(Embed(table=table, width=32, factor=factor), 32)
         recorded.run(ids, tokens(3), None)
         assert torch.equal(out[:3], table[ids] * factor)
 
@@ -87,8 +102,17 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
     batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
     ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
     recorded = program(library, dtype)
-    shared = Heads.of(4, 2, 32, scale=1.0, cos_sin=table, **given)
-    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), shared)
+    shared = Heads(
+        heads=4,
+        kv_heads=2,
+        dim=32,
+        scale=1.0,
+        cos_sin=table,
+        temperature=given["temperature"],
+        **({} if given["norms"] is None else given["norms"]._asdict()),
+    )
+    rope = Rope(heads=shared, qkv=qkv, stride=8 * 32, keys=ours[0], values=ours[1])
+    q = recorded.fill(rope, 4 * 32)
     recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
     expected = rope_kv_write(
         qkv,
@@ -111,8 +135,8 @@ def test_heads_without_keys_are_rotated(library, dtype):
     batch, q = tokens(5), randn(5, 2 * 32, seed=1, dtype=dtype)
     norms = HeadNorms(randn(2, 32, seed=2), 1e-6, False, False, False, False)
     recorded = program(library, dtype)
-    heads = Heads.of(2, 0, 32, scale=1.0, cos_sin=angles(), norms=norms)
-    turned = recorded.rotate(q, heads)
+    heads = Heads(heads=2, kv_heads=0, dim=32, scale=1.0, cos_sin=angles(), **norms._asdict())
+    turned = recorded.fill(Rope(heads=heads, qkv=q, stride=64), 64)
     recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
     plan = plan_rope(angles(), batch.positions, batch.slot_mapping)
     wanted = rotate_torch(q.view(5, 2, 32), plan, 2, norms).flatten(1)
@@ -125,8 +149,13 @@ def test_inputs_of_layers_are_a_normalised_projection_and_second_embeddings(libr
     table, projected = randn(9, 3 * 16, dtype=dtype), randn(4, 3 * 16, seed=1, dtype=dtype)
     weight, gate, ids = randn(16, seed=2), randn(4, 16, seed=3, dtype=dtype), torch.tensor([3, -1, 0, 8])
     recorded = program(library, dtype, capacity=4)
-    found = recorded.token_inputs(projected, table, 4.0, weight, 1e-6, 0.125)
-    gated = recorded.gated_inputs(gate, found[:, 1])
+    second = recorded.fill(Embed(table=table, width=48, factor=4.0, second=True), 48)
+    norm = Norm(weight=weight, eps=1e-6)
+    inputs = TokenInputs(
+        x=projected, second=second, norm=norm, layers=3, width=16, factor=0.125, scale=2**-0.5
+    )
+    found = recorded.fill(inputs, 48).view(4, 3, 16)
+    gated = recorded.fill(Gate(x=gate, gates=found[:, 1], stride=48, width=16, by_gelu=True), 16)
     recorded.run(ids, tokens(4), None)
     own = table[ids.clamp(min=0)].float().view(4, 3, 16) * 4.0
     wanted = (rms_norm(projected.float().view(12, 16) * 0.125, weight, 1e-6).view(4, 3, 16) + own) * 2**-0.5

@@ -9,7 +9,7 @@ from torch import Tensor
 from plumbline.engines.native.models.linear import LayerAdapters, Linear
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.parts import Adapters
+from plumbline_kernels.cpu.program import Adapters
 from plumbline_kernels.lora import AdapterRows, lora_add, lora_add_torch
 
 __all__ = ["CompiledAdapters", "EagerAdapters", "KernelAdapters", "TorchAdapters", "layer_adapters"]
@@ -100,7 +100,7 @@ class CompiledAdapters:
 
     def __init__(self, library: Library, capacity: int) -> None:
         self._library = library
-        self.table = Adapters.of(capacity)
+        self.table = Adapters(capacity)
 
     def prepare(self, down: Tensor, up: Tensor) -> tuple[PackedWeight, PackedWeight]:
         """Pack the projections, in the type of the model also where its weights are rounded."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from torch import Tensor
 
 from plumbline.engines.native.models.adapters.layers import CompiledAdapters
-from plumbline.engines.native.models.description import Norm
+from plumbline.engines.native.models.description import Activation, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations.interface import (
     DeltaHeads,
@@ -18,9 +20,8 @@ from plumbline.engines.native.models.operations.interface import (
 )
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
-from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.parts import Delta, Experts, Latent
-from plumbline_kernels.cpu.parts import Heads as CompiledHeads
+from plumbline_kernels.cpu import layout as cpu
+from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
@@ -72,123 +73,189 @@ class RecordedBackend:
 
 
 class _Recorder:
-    """Adapt a program to `Operations`; the tensors that it returns are the buffers of the results."""
+    """Record `Operations` in a program; the tensors that it returns are the buffers of the results."""
 
     def __init__(self, program: Program) -> None:
-        self.embed, self.give = program.embed, program.give
-        self.add = program.add
-        self.activate = program.activate
-        self.gate = program.gate
-        self.gated_inputs = program.gated_inputs
         self._program = program
+        self._fill = program.fill
+
+    def embed(self, table: Tensor, factor: float) -> Tensor:
+        width = table.shape[1]
+        return self._fill(cpu.Embed(table=table, width=width, factor=factor), width)
+
+    def give(self, residual: Tensor, part: int) -> Tensor:
+        self._program.record(cpu.Give(residual=residual, width=residual.shape[1], part=part))
+        return residual
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
-        return self._program.norm(x, norm.weight, norm.bias, norm.norm.eps, norm.norm.kind == "layer")
+        return self._fill(cpu.AddNorm(x=x, norm=_norm(norm), width=x.shape[1]), x.shape[1])
+
+    def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
+        alone, width = cpu.Norm(weight=None), x.shape[1]
+        self._program.record(
+            cpu.AddNorm(x=x, residual=residual, norm=alone, width=width, factor=factor, scale=scale)
+        )
+        return residual
 
     def add_norm(
         self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        centred = norm.norm.kind == "layer"
-        return self._program.add_norm(
-            x, residual, norm.weight, norm.bias, norm.norm.eps, centred, factor, scale
+        width = x.shape[1]
+        operation = cpu.AddNorm(
+            x=x, residual=residual, norm=_norm(norm), width=width, factor=factor, scale=scale
         )
+        return self._fill(operation, width), residual
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        result = self._program.linear(x, *_projection(layer))
+        outputs, inputs = layer.shape
+        result = self._fill(cpu.Linear(x=x, matrix=_matrix(layer)), outputs)
         if layer.adapters is not None:
             assert isinstance(layer.adapters, CompiledAdapters)
-            self._program.adapt(x, result, layer.adapters.table)
+            pairs = layer.adapters.table.pairs
+            self._program.record(cpu.Adapt(pairs=pairs, x=x, out=result, inputs=inputs, outputs=outputs))
         return result
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        return self._program.rope_kv_write(qkv, cache, _structure(heads))
+        shape, (keys, values) = heads.attention, cache
+        operation = cpu.Rope(heads=_heads(heads), qkv=qkv, stride=qkv.stride(0), keys=keys, values=values)
+        return self._fill(operation, shape.heads * shape.head_dim)
+
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        return self._fill(cpu.Rope(heads=_heads(heads, kv_heads=0), qkv=q, stride=q.stride(0)), q.shape[1])
 
     def select(
         self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        self._program.select(q, residual, *([] if x is residual else [x]), *([] if gate is None else [gate]))
+        for kept in (q, None if x is residual else x, gate, residual):
+            if kept is not None:
+                stride, last = kept.stride(0), kept is residual
+                self._program.record(cpu.Keep(rows=kept, width=kept.shape[1], stride=stride, last=last))
         return q, residual, x, gate
 
-    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
-        return self._program.delta(projected, states, _delta(heads))
-
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        return self._program.attend(q, cache, _structure(heads))
+        keys, values = cache
+        return self._fill(cpu.Attend(heads=_heads(heads), q=q, keys=keys, values=values), q.shape[1])
+
+    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
+        return self._gate(attended, gate, by_gelu=False)
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        return self._gate(gate, given, by_gelu=True)
+
+    def _gate(self, x: Tensor, gates: Tensor, by_gelu: bool) -> Tensor:
+        width = x.shape[1]
+        operation = cpu.Gate(x=x, gates=gates, stride=gates.stride(0), width=width, by_gelu=by_gelu)
+        return self._fill(operation, width)
+
+    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+        width, kind = x.shape[1] // (2 if gated else 1), cpu.ACTIVATIONS[activation]
+        return self._fill(cpu.Activate(x=x, width=width, activation=kind, gated=gated), width)
+
+    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        inputs, matrices = states
+        weights, conv = heads.weights, heads.weights.conv
+        net = cpu.Delta(
+            conv=conv.t().contiguous(),
+            conv_bias=weights.conv_bias,
+            rates=weights.rates,
+            shifts=weights.shifts,
+            norm=weights.norm,
+            skip=weights.skip,
+            taps=conv.shape[1],
+            eps=heads.net.eps,
+            **asdict(heads.shape),
+        )
+        stride = projected.stride(0)
+        operation = cpu.Recur(delta=net, projected=projected, stride=stride, inputs=inputs, matrices=matrices)
+        return self._fill(operation, heads.shape.value_heads * heads.shape.value_dim)
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
-        return self._program.latent_write(q, kv, cache[0], _latent(heads))
+        width = heads.latent.heads * kv.shape[1]
+        return self._fill(cpu.LatentWrite(latent=_latent(heads), q=q, kv=kv, cache=cache[0]), width)
 
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
-        return self._program.latent_values(attended, _latent(heads))
-
-    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
-        return self._program.rotate(q, _structure(heads, kv_heads=0))
+        latent = _latent(heads)
+        return self._fill(cpu.LatentValues(latent=latent, x=attended), latent.heads * latent.value_dim)
 
     def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
-        weights, norm = inputs.weights, inputs.norm
-        projected = self.linear(embedded, weights.projection)
-        scale = embedded.shape[1] ** -0.5
-        return self._program.token_inputs(
-            projected, weights.embedding, inputs.factor, norm.weight, norm.norm.eps, scale
+        table, width = inputs.weights.embedding, len(inputs.norm.weight)
+        whole = table.shape[1]
+        projected = self.linear(embedded, inputs.weights.projection)
+        own = self._fill(cpu.Embed(table=table, width=whole, factor=inputs.factor, second=True), whole)
+        operation = cpu.TokenInputs(
+            x=projected,
+            second=own,
+            norm=_norm(inputs.norm),
+            layers=whole // width,
+            width=width,
+            factor=embedded.shape[1] ** -0.5,
+            scale=2.0**-0.5,
         )
+        return self._fill(operation, whole).view(-1, whole // width, width)
 
     def experts(
         self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
     ) -> Tensor:
-        assert isinstance(weights.gate_up, list)
-        assert isinstance(weights.down, list)
-        block = Experts.of(
-            weights.routing,
-            _projection(weights.router),
-            [_projection(layer) for layer in weights.gate_up],
-            [_projection(layer) for layer in weights.down],
-            weights.activation,
+        block = cpu.Experts(
+            router=_matrix(weights.router),
             correction=weights.correction,
             shared_gate=weights.shared_gate,
             factors=weights.factors,
+            gate_up=_matrices(weights.gate_up),
+            down=_matrices(weights.down),
+            activation=cpu.ACTIVATIONS[weights.activation],
+            number=weights.router.shape[0],
+            **weights.routing._asdict(),
         )
-        return self._program.experts(x, block, shared, asked)
+        asked = x if asked is None else asked
+        return self._fill(
+            cpu.Mix(experts=block, x=x, asked=asked, shared=shared, width=x.shape[1]), x.shape[1]
+        )
 
 
-def _projection(layer: Linear) -> tuple[PackedWeight, Tensor | None]:
+def _matrix(layer: Linear) -> cpu.Matrix:
     assert layer.packed is not None, "the model was loaded for these kernels"
-    return layer.packed, layer.bias
+    return layer.packed.matrix(layer.bias)
 
 
-def _latent(heads: LatentHeads) -> Latent:
-    assert isinstance(heads.keys, list)
-    assert isinstance(heads.values, list)
-    keys, values = ([_projection(layer) for layer in layers] for layers in (heads.keys, heads.values))
-    return Latent.of(heads.cos_sin, heads.norm.weight, heads.norm.norm.eps, keys, values)
+def _matrices(layers: object) -> list[cpu.Matrix]:
+    assert isinstance(layers, list)
+    return [_matrix(layer) for layer in layers]
 
 
-def _delta(heads: DeltaHeads) -> Delta:
-    found = heads.weights
-    return Delta.of(
-        heads.shape,
-        found.conv,
-        found.rates,
-        found.shifts,
-        found.norm,
-        heads.net.eps,
-        conv_bias=found.conv_bias,
-        skip=found.skip,
+def _norm(norm: PreparedNorm) -> cpu.Norm:
+    centred = norm.norm.kind == "layer"
+    return cpu.Norm(weight=norm.weight, bias=norm.bias, eps=norm.norm.eps, centred=centred)
+
+
+def _latent(heads: LatentHeads) -> cpu.Latent:
+    shape = heads.latent
+    return cpu.Latent(
+        cos_sin=heads.cos_sin,
+        norm=_norm(heads.norm),
+        keys=_matrices(heads.keys),
+        values=_matrices(heads.values),
+        heads=shape.heads,
+        rank=shape.rank,
+        key_dim=shape.key_dim,
+        rope_dim=heads.cos_sin.shape[1],
+        value_dim=shape.value_dim,
     )
 
 
-def _structure(heads: Heads, kv_heads: int | None = None) -> CompiledHeads:
+def _heads(heads: Heads, kv_heads: int | None = None) -> cpu.Heads:
     shape = heads.attention
-    return CompiledHeads.of(
-        shape.heads,
-        shape.kv_heads if kv_heads is None else kv_heads,
-        shape.head_dim,
-        scale=shape.scale,
+    return cpu.Heads(
+        heads=shape.heads,
+        kv_heads=shape.kv_heads if kv_heads is None else kv_heads,
+        dim=shape.head_dim,
         cos_sin=heads.cos_sin,
-        norms=heads.norms,
         temperature=heads.temperature,
+        sinks=heads.sinks,
+        scale=shape.scale,
+        softcap=shape.softcap,
         window=shape.window,
         tiled=shape.tiled,
-        softcap=shape.softcap,
-        sinks=heads.sinks,
         causal=shape.causal,
+        **({} if heads.norms is None else heads.norms._asdict()),
     )

@@ -1,0 +1,393 @@
+"""The structures that Python and the C++ kernels share, and the operations of a program, each declared once.
+
+`build` compiles the kernels with the header that this table writes. It imports nothing but the standard library.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from plumbline_kernels.cpu import structs
+from plumbline_kernels.cpu.structs import Operation, Struct, declare
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3}
+CONSTANTS = {
+    **{name.upper(): number for name, number in ACTIVATIONS.items()},
+    "WIDE_DIM": 640,  # The widest head.
+    "FEW_ROWS": 64,  # The most query heads of a key head.
+    "WORD": 4,  # Bytes of a rounded weight that are multiplied at once.
+}
+
+# A tensor, or its address.
+Rows = Annotated["Tensor | int | None", "const T*"]
+Out = Annotated["Tensor | int | None", "T*"]
+Anything = Annotated["Tensor | int | None", "const void*"]
+Floats = Annotated["Tensor | int | None", "const float*"]
+Ints = Annotated["Tensor | int | None", "const int64_t*"]
+Shorts = Annotated["Tensor | int | None", "const int32_t*"]
+
+
+@declare
+class Matrix(Struct):
+    """A packed weight with its bias; see product.h and quantized.h."""
+
+    weight: Anything
+    bias: Anything
+    scales: Anything
+    shifts: Anything
+    outputs: int
+    inputs: int
+    group: int  # inputs that share a scale
+    bits: int  # 8 or 4; 0 for the type of the inputs
+
+
+Matrices = Annotated[Sequence[Matrix], "const Matrix*"]
+
+
+@declare
+class Norm(Struct):
+    """x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is centred, plus a bias if there is one."""
+
+    weight: Floats  # None for a sum alone
+    bias: Floats = None
+    eps: float = 0.0
+    centred: bool = False
+
+
+@declare
+class Heads(Struct):
+    """What the operations of an attention have in common; see `rope_kv_write` and `paged_attention`."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    cos_sin: Floats = None  # [positions, dim]; None for no rotation
+    temperature: Floats = None  # [positions], factors on queries
+    sinks: Floats = None  # [heads]
+    scale: float
+    softcap: Annotated[float | None, "float"] = None
+    window: Annotated[int | None, "int64_t"] = None
+    tiled: bool = False  # windows are side by side
+    causal: bool = False  # tokens attend to none after them, whatever `AttentionBatch.reach` says
+    weights: Floats = None  # [heads + kv_heads, dim], of `HeadNorms`, as the next ones
+    eps: float = 0.0
+    centred: bool = False
+    whole: bool = False
+    after: bool = False
+    values: bool = False
+
+
+@declare
+class Experts(Struct):
+    """A block of experts; the fields after `number` are those of `Routing`."""
+
+    router: Matrix  # fp32 [E, D]
+    correction: Floats = None  # [E]; see `route`
+    shared_gate: Floats = (
+        None  # [D]; its product with a token is the gate of shared experts before the sigmoid
+    )
+    factors: Floats = None  # [E], on weights
+    gate_up: Matrices  # by expert [2 * I, D], or without a gate [I, D]
+    down: Matrices  # by expert [D, I]
+    activation: int
+    number: int
+    top_k: int
+    groups: int
+    chosen_groups: int
+    sigmoid: bool
+    late_softmax: bool
+    best_two: bool
+    normalised: bool
+    of_inputs: bool
+    floor: float
+    scale: float
+
+
+@declare
+class Latent(Struct):
+    """A latent attention."""
+
+    cos_sin: Floats  # [positions, rope_dim]
+    norm: Norm  # of latents, [rank]
+    keys: Matrices  # by head [rank, key_dim]
+    values: Matrices  # by head [value_dim, rank]
+    heads: int
+    rank: int
+    key_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@declare
+class Delta(Struct):
+    """A gated delta net or a state space."""
+
+    conv: Floats  # [taps, channels]: the transpose of what `causal_conv` takes
+    conv_bias: Floats = None  # [channels]
+    rates: Floats  # [value_heads]; see `delta_gates`
+    shifts: Floats  # [value_heads]
+    norm: Floats  # [value_dim]; of a state space [value_heads * value_dim]
+    skip: Floats = None  # [value_heads]: factors on a state space's values, which are added to its results
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    eps: float
+    corrects: bool  # a delta net, and not a state space
+
+
+@declare
+class Pair(Struct):
+    """The two projections of an adapter at a linear layer, [rank, in] and [out, rank]; no weights for none."""
+
+    down: Matrix
+    up: Matrix
+
+
+@declare
+class Sequences(Struct):
+    """The sequences of an attention; see `AttentionBatch`."""
+
+    query_start: Shorts = None  # [count + 1]
+    seq_lens: Shorts = None  # [count]
+    tables: Shorts = None  # [count, width]
+    reach: Ints = None  # [tokens]
+    count: int = 0
+    width: int = 0
+
+
+@declare
+class Groups(Struct):
+    """The rows with an adapter; see `AdapterRows`."""
+
+    rows: Ints = None
+    slots: Ints = None
+    starts: Ints = None
+    count: int = 0
+
+
+@declare
+class Step(Struct):
+    """The tokens of a step, and how it runs."""
+
+    token_ids: Ints = None
+    positions: Ints = None
+    slots: Ints = None
+    state_rows: Ints = None  # [sequences], if a layer has states
+    given: Anything = None  # [G, given_width]: the first part of row i is the embedding of token -1 - i
+    given_width: int = (
+        0  # several times the width of the residual if later layers add parts; 0 if none is given
+    )
+    tokens: int = 0
+    all: Sequences = Sequences()
+    rows: Ints = None  # ascending: the tokens that are computed after the selection
+    num_rows: int = -1  # -1 for all
+    selected: Sequences = Sequences()
+    adapted: Groups = Groups()
+    adapted_selected: Groups = Groups()  # after the selection
+    block_size: int
+    is_bf16: bool
+    threads: int = 1
+
+
+@declare
+class Draws(Struct):
+    """See `plumbline_kernels.sampling.sample`."""
+
+    logits: Floats  # [rows, vocab]
+    rows: int
+    vocab: int
+    temperature: Floats
+    top_k: Shorts
+    top_p: Floats
+    min_p: Floats
+    seeds: Ints
+    positions: Ints
+    out: Annotated["Tensor", "int64_t*"]
+    threads: int
+
+
+@declare
+class Embed(Operation):
+    """Look up the step's tokens in a table [V, width], times a factor."""
+
+    buffers = 2  # Second embeddings may be as wide as the first ones, which are the residual stream.
+    table: Rows
+    out: Out = None
+    width: int
+    factor: float = 1.0
+    second: bool = False  # tokens of given rows are taken for the first token
+
+
+@declare
+class Give(Operation):
+    """Add a part of the given rows, as wide as the residual [T, width], to the residual of their tokens."""
+
+    residual: Out
+    width: int
+    part: int
+
+
+@declare
+class AddNorm(Operation):
+    """Norm x [T, width], or the sum scale * (residual + factor * x), which is written to the residual."""
+
+    buffers = 2  # A result may be used until the second next norm.
+    x: Rows
+    residual: Out = None
+    norm: Norm
+    out: Out = None
+    width: int
+    factor: float = 1.0
+    scale: float = 1.0
+
+
+@declare
+class Linear(Operation):
+    """Map x [T, in] to x @ weight.T + bias, [T, out]."""
+
+    x: Rows
+    matrix: Matrix
+    out: Out = None
+
+
+@declare
+class Adapt(Operation):
+    """Add to the result [T, outputs] of a linear layer of x [T, inputs] the products of the adapters of the rows."""
+
+    pairs: Annotated[ctypes.Array[Pair], "const Pair*"]  # by slot
+    x: Rows
+    out: Out
+    inputs: int
+    outputs: int
+
+
+@declare
+class Rope(Operation):
+    """Rotate q and k of qkv, write k and v to the cache, and q to `out`; heads without keys have no cache."""
+
+    heads: Heads
+    qkv: Rows
+    stride: int  # from a row to the next one, which gates may follow
+    keys: Out = None
+    values: Out = None
+    out: Out = None
+
+
+@declare
+class Keep(Operation):
+    """Move the rows of the step's `Selection` up to the front of a buffer."""
+
+    rows: Out
+    width: int
+    stride: int
+    last: bool  # the operations after this one compute no other rows
+
+
+@declare
+class Attend(Operation):
+    """Compute the attention of q over the cache, [T, H * dim]."""
+
+    heads: Heads
+    q: Rows
+    keys: Rows
+    values: Rows
+    out: Out = None
+
+
+@declare
+class Activate(Operation):
+    """Compute activation(gate) * up of x [T, 2 * width], or activation(x) of [T, width]."""
+
+    x: Rows
+    out: Out = None
+    width: int
+    activation: int
+    gated: bool
+
+
+@declare
+class Gate(Operation):
+    """Compute x * sigmoid(gates), or gelu(x) * gates, both [T, width]."""
+
+    x: Rows
+    gates: Rows
+    stride: int  # from a row of gates to the next one
+    out: Out = None
+    width: int
+    by_gelu: bool
+
+
+@declare
+class TokenInputs(Operation):
+    """Compute (norm(factor * x) + second) * scale of rows [T, layers, width]: the inputs of all layers."""
+
+    x: Rows
+    second: Rows
+    norm: Norm
+    out: Out = None
+    layers: int
+    width: int
+    factor: float
+    scale: float
+
+
+@declare
+class Mix(Operation):
+    """Add up the results of experts for x [T, width] and `shared` times its gate; the router reads `asked`."""
+
+    experts: Experts
+    x: Rows
+    asked: Rows
+    shared: Rows
+    out: Out = None
+    width: int
+
+
+@declare
+class LatentWrite(Operation):
+    """Write latents and keys of kv to the cache; computes queries over it, [T, H * (rank + rope)]."""
+
+    latent: Latent
+    q: Rows
+    kv: Rows
+    cache: Out
+    out: Out = None
+
+
+@declare
+class LatentValues(Operation):
+    """Map sums of what the cache has to the values of heads, [T, H * value_dim]."""
+
+    latent: Latent
+    x: Rows
+    out: Out = None
+
+
+@declare
+class Recur(Operation):
+    """Run a delta net on its projection and its states; computes [T, HV * value_dim]."""
+
+    delta: Delta
+    projected: Rows  # [T, stride]: queries, keys and values; gates; strengths, if it corrects; decays
+    stride: int
+    inputs: Out  # [rows, taps - 1, channels]
+    matrices: Annotated["Tensor", "float*"]  # [rows, value_heads, key_dim, value_dim]
+    out: Out = None
+
+
+@declare
+class Op(Struct):
+    """One operation of a program."""
+
+    kind: int
+    operation: Annotated[int, "const void*"]
+
+
+HEADER = structs.header(CONSTANTS)
+PLACES = structs.places(CONSTANTS)
+KINDS = {operation: kind for kind, operation in enumerate(structs.operations())}
