@@ -42,8 +42,8 @@ from plumbline.engines.native.models.adapters.config import AdapterError
 from plumbline.engines.native.models.vision import UnwantedError, read_vision
 from plumbline.engines.native.models.vision.interface import Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
-from plumbline.engines.native.models.vision.qwen.description import QwenVision
-from plumbline.engines.native.models.vision.square.description import SquareVision
+from plumbline.engines.native.models.vision.qwen import QwenVision
+from plumbline.engines.native.models.vision.square import SquareVision
 from plumbline.engines.request import PlacedImage
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows

@@ -1,9 +1,8 @@
-"""Register the models whose images the engine reads: config reader, processor and tower for each type of model."""
+"""Register the models whose images the engine reads: a reader of the config and one of the processor for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,39 +14,31 @@ from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.linear import can_pack
-from plumbline.engines.native.models.vision.gemma4.config import read_gemma4
-from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
-from plumbline.engines.native.models.vision.gemma4.encoder import Gemma4Encoder
-from plumbline.engines.native.models.vision.gemma4.pixels import read_gemma4_processor
-from plumbline.engines.native.models.vision.interface import Fetch, Preparation, Vision, VisionEncoder
-from plumbline.engines.native.models.vision.llama4.config import read_llama4
-from plumbline.engines.native.models.vision.llama4.description import Llama4Vision
-from plumbline.engines.native.models.vision.llama4.encoder import Llama4Encoder
-from plumbline.engines.native.models.vision.llama4.pixels import read_llama4_processor
-from plumbline.engines.native.models.vision.pixtral.config import read_mistral3, read_pixtral
-from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
-from plumbline.engines.native.models.vision.pixtral.encoder import PixtralEncoder
-from plumbline.engines.native.models.vision.pixtral.pixels import read_pixtral_processor
-from plumbline.engines.native.models.vision.qwen.config import read_qwen2, read_qwen2_5, read_qwen3
-from plumbline.engines.native.models.vision.qwen.description import QwenVision
-from plumbline.engines.native.models.vision.qwen.encoder import QwenEncoder
-from plumbline.engines.native.models.vision.qwen.pixels import read_qwen_processor
-from plumbline.engines.native.models.vision.square.config import read_gemma3, read_llava
-from plumbline.engines.native.models.vision.square.description import SquareVision
-from plumbline.engines.native.models.vision.square.encoder import SquareEncoder
-from plumbline.engines.native.models.vision.square.pixels import read_square
+from plumbline.engines.native.models.vision.gemma4 import Gemma4Vision, read_gemma4, read_gemma4_processor
+from plumbline.engines.native.models.vision.interface import Preparation, Vision, VisionEncoder
+from plumbline.engines.native.models.vision.llama4 import Llama4Vision, read_llama4, read_llama4_processor
+from plumbline.engines.native.models.vision.pixtral import (
+    PixtralVision,
+    read_mistral3,
+    read_pixtral,
+    read_pixtral_processor,
+)
+from plumbline.engines.native.models.vision.qwen import (
+    QwenVision,
+    read_qwen2,
+    read_qwen2_5,
+    read_qwen3,
+    read_qwen_processor,
+)
+from plumbline.engines.native.models.vision.square import (
+    SquareVision,
+    read_gemma3,
+    read_llava,
+    read_square_processor,
+)
+from plumbline.engines.native.models.vision.tower import TowerEncoder
 
 __all__ = ["VISIONS", "load_encoder", "read_preparation", "read_vision"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of tower with its projector."""
-
-    prepare: Callable[[Path, Any], Preparation]
-    """Read the image processor of a model folder."""
-    encoder: Callable[[Any, Fetch, torch.dtype], VisionEncoder]
-    """Take the description, the weights and the type of the text."""
 
 
 def _read_any_llava(fields: Fields, text: ModelDescription) -> Vision:
@@ -69,13 +60,14 @@ VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
     "qwen3_5_moe": read_qwen3,
 }
 """The models whose images the engine reads, by `model_type`."""
-_KINDS: dict[type[Vision], _Kind] = {
-    Gemma4Vision: _Kind(read_gemma4_processor, Gemma4Encoder),
-    Llama4Vision: _Kind(read_llama4_processor, Llama4Encoder),
-    PixtralVision: _Kind(read_pixtral_processor, PixtralEncoder),
-    QwenVision: _Kind(read_qwen_processor, QwenEncoder),
-    SquareVision: _Kind(read_square, SquareEncoder),
+_PROCESSORS: dict[type[Vision], Callable[[Path, Any], Preparation]] = {
+    Gemma4Vision: read_gemma4_processor,
+    Llama4Vision: read_llama4_processor,
+    PixtralVision: read_pixtral_processor,
+    QwenVision: read_qwen_processor,
+    SquareVision: read_square_processor,
 }
+"""The readers of the image processor of a model folder."""
 
 
 def read_vision(config: Json, text: ModelDescription) -> Vision:
@@ -105,7 +97,7 @@ def read_preparation(folder: Path, vision: Vision) -> Preparation:
     if find_spec("PIL") is None:
         raise UnsupportedModelError("Pillow (extra: images) is not installed")
     try:
-        return _KINDS[type(vision)].prepare(folder, vision)
+        return _PROCESSORS[type(vision)](folder, vision)
     except UnsupportedModelError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -120,6 +112,6 @@ def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> 
     """
     packed = checkpoint.device.type != "cpu" or can_pack(dtype, checkpoint.device)
     fetch = partial(checkpoint.fetch, dtype=dtype if packed else torch.float32)
-    encoder = _KINDS[type(vision)].encoder(vision, fetch, dtype)
+    encoder = TowerEncoder(vision, fetch, dtype)
     checkpoint.ignore(vision.unused)
     return encoder

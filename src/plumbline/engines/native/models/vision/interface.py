@@ -1,23 +1,23 @@
 """Define how a model of images and text reads an image: its description, its pixels and its rows.
 
-Each kind of tower has a folder, which reads the config, prepares pixels and runs the tower.
+Each family has a file, which describes the tower by the config and prepares pixels.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from plumbline.engines.native.models.vision.description import Tower
 from plumbline.engines.native.models.vision.layout import ImageLayout
+from plumbline.engines.native.models.vision.projectors import Projector
 
-__all__ = ["Encode", "Fetch", "Preparation", "UnwantedError", "Vision", "VisionEncoder"]
+__all__ = ["Encode", "Preparation", "UnwantedError", "Vision", "VisionEncoder"]
 
-Fetch = Callable[[str, tuple[int, ...]], Tensor]
-"""Return a tensor by its name and shape, in the type that the tower runs in."""
 Encode = Callable[[str], tuple[int, ...]]
 """Return the tokens of a text; special tokens that it spells are themselves."""
 
@@ -30,6 +30,8 @@ class UnwantedError(Exception):
 class Vision(ABC):
     """How a model of images and text reads an image."""
 
+    tower: Tower
+    projector: Projector
     placeholder: int | str
     """The token that a prompt has in the place of an image, or its text if the config does not name it by its id."""
     token: int
@@ -47,9 +49,19 @@ class Vision(ABC):
         return frozenset(token for token in (self.placeholder, self.token) if isinstance(token, int))
 
     @property
-    @abstractmethod
     def unused(self) -> tuple[str, ...]:
         """What the names of tensors begin with that are not needed."""
+        return self.later_layers
+
+    @property
+    def later_layers(self) -> tuple[str, ...]:
+        """What the names of layers begin with that the projector does not need."""
+        last = max(self.projector.layers_read(self.tower))
+        return tuple(self.tower.names.layer.format(index) for index in range(last, self.tower.layers))
+
+    def tiles(self, pixels: Tensor) -> Iterable[Tensor]:
+        """Cut the pixels of an image into those that the tower reads one after the other."""
+        return (pixels,)
 
     @abstractmethod
     def layout(self, height: int, width: int, encode: Encode) -> ImageLayout:

@@ -1,4 +1,4 @@
-"""Compute what towers are made of: patches, activations, norms, rotations and attention."""
+"""Compute what towers are made of: activations, norms, rotations and attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "Activation", "Norm", "RmsNorm", "Rotation", "attend", "cut", "rotation"]
+__all__ = ["ACTIVATIONS", "Activation", "Norm", "RmsNorm", "Rotation", "attend", "rotation"]
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 """The activations of towers and projectors."""
@@ -57,22 +57,23 @@ class RmsNorm:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Turns pairs of a head's numbers, of which each half of the head has one."""
+    """Turns pairs of a head's numbers, of which each half of the head has one; or so each part of a head."""
 
     cos: Tensor
-    """[rows, 1, ..., head width]."""
+    """[rows, 1, head width], or [rows, 1, parts, width of a part]."""
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Turn heads [rows, heads, ..., head width]; a part of a head with angles of its own counts as a head."""
-        first, second = x.chunk(2, -1)
-        return x * self.cos + torch.cat((-second, first), -1) * self.sin
+        """Turn heads [rows, heads, head width]."""
+        parts = x.view(*x.shape[:2], *self.cos.shape[2:])
+        first, second = parts.chunk(2, -1)
+        return (parts * self.cos + torch.cat((-second, first), -1) * self.sin).view(x.shape)
 
 
-def rotation(angles: Tensor, like: Tensor) -> Rotation:
-    """Return the rotation by angles [rows, ..., head width / 2], in the type of another tensor."""
+def rotation(angles: Tensor, dtype: torch.dtype) -> Rotation:
+    """Return the rotation by angles [rows, head width / 2], or [rows, parts, width of a part / 2]."""
     both = torch.cat((angles, angles), -1).unsqueeze(1)
-    return Rotation(both.cos().to(like.dtype), both.sin().to(like.dtype))
+    return Rotation(both.cos().to(dtype), both.sin().to(dtype))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
@@ -80,13 +81,3 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tenso
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     return mixed[0].transpose(0, 1).flatten(1)
-
-
-def cut(pixels: Tensor, size: int) -> Tensor:
-    """Return the patches of pixels [colours, height, width], line by line, as rows [patches, colours * size * size].
-
-    What is left at the right and at the bottom is left out.
-    """
-    lines, columns = (side // size for side in pixels.shape[1:])
-    whole = pixels[:, : lines * size, : columns * size].reshape(-1, lines, size, columns, size)
-    return whole.permute(1, 3, 0, 2, 4).reshape(lines * columns, -1)

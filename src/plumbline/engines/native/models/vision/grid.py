@@ -1,4 +1,4 @@
-"""Order the patches of an image by squares and windows, and compute their positions."""
+"""Order the patches of an image by lines, squares or windows, and compute their positions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.vision.qwen.description import Tower
+from plumbline.engines.native.models.vision.description import Tower
 
-__all__ = ["Squares"]
+__all__ = ["Grid"]
 
 
 class _Group(NamedTuple):
@@ -23,21 +23,21 @@ class _Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Squares:
+class Grid:
     """The patches of an image, square after square; with windows, those of a window are neighbours."""
 
     merge: int
     patch_size: int
     lines: int
-    """Squares of the image from top to bottom."""
+    """Squares of the image from top to bottom; what is left at the bottom and at the right is left out."""
     columns: int
     order: Tensor | None
     """int64 [squares]: the squares line by line, in the order of windows; None without windows."""
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, tower: Tower, pixels: Tensor) -> Squares:
-        """Return those of pixels [3, height, width], which are whole squares."""
+    def of(cls, tower: Tower, pixels: Tensor) -> Grid:
+        """Return that of pixels [3, height, width]."""
         lines, columns = (side // tower.square for side in pixels.shape[1:])
         if tower.windows is None:
             return cls(tower.merge, tower.patch_size, lines, columns, None, ())
@@ -54,18 +54,31 @@ class Squares:
         )
         return cls(tower.merge, tower.patch_size, lines, columns, order, groups)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The lines and columns of patches."""
+        return self.lines * self.merge, self.columns * self.merge
+
     def cut(self, pixels: Tensor) -> Tensor:
         """Return the patches of pixels [3, height, width] as rows [patches, 3 * patch_size * patch_size]."""
-        size = self.patch_size
-        cut = pixels.view(3, self.lines * self.merge, size, self.columns * self.merge, size)
-        return self._by_square(cut.permute(1, 3, 0, 2, 4).flatten(2))
+        size, (lines, columns) = self.patch_size, self.shape
+        whole = pixels[:, : lines * size, : columns * size].reshape(3, lines, size, columns, size)
+        return self._by_square(whole.permute(1, 3, 0, 2, 4).flatten(2))
+
+    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the line and the column of each patch, int64 [patches]."""
+        lines, columns = self.shape
+        line, column = torch.arange(lines, device=device), torch.arange(columns, device=device)
+        both = torch.stack((line[:, None].expand(lines, columns), column.expand(lines, columns)), -1)
+        of_lines, of_columns = self._by_square(both).unbind(1)
+        return of_lines, of_columns
 
     def stretched(self, table: Tensor) -> Tensor:
         """Return a table [side, side, width] of positions stretched over the image, as rows [patches, width].
 
         The corners of the table are those of the image, and numbers between are interpolated along both sides.
         """
-        for axis, length in enumerate((self.lines * self.merge, self.columns * self.merge)):
+        for axis, length in enumerate(self.shape):
             side = table.shape[axis]
             place = torch.arange(length, dtype=torch.float32, device=table.device) * (side - 1)
             place = place / max(length - 1, 1)
@@ -74,15 +87,6 @@ class Squares:
             high = (low + 1).clamp(max=side - 1)
             table = table.index_select(axis, low).lerp_(table.index_select(axis, high), part)
         return self._by_square(table)
-
-    def angles(self, tower: Tower, device: torch.device) -> Tensor:
-        """Return the angles of rotations, fp32 [patches, head width / 2]: of lines, then of columns."""
-        width = tower.hidden_size // tower.heads // 2
-        rates = tower.theta ** -(torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
-        lines, columns = self.lines * self.merge, self.columns * self.merge
-        line = torch.outer(torch.arange(lines, device=device), rates)[:, None].expand(-1, columns, -1)
-        column = torch.outer(torch.arange(columns, device=device), rates)[None].expand(lines, -1, -1)
-        return self._by_square(torch.cat((line, column), -1))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return the attention of patches to those of their window; all are [patches, heads, head width]."""

@@ -1,10 +1,12 @@
-"""Resize images to a canvas of tiles, as Llama 4's processor does with torchvision, whose arithmetic is torch's.
+"""Read images in tiles with the tower of Llama 4.
 
-An image that does not fill its canvas is at the left and top, beside black. One of several tiles is a tile besides.
+Images are resized to a canvas of tiles, as its processor does with torchvision, whose arithmetic is torch's. An image
+that does not fill its canvas is at the left and top, beside black. One of several tiles is a tile besides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
-from plumbline.engines.native.models.vision.llama4.description import IMAGE, Llama4Vision
+from plumbline.engines.native.models.vision.description import AxialRotation, Tower, TowerNames
+from plumbline.engines.native.models.vision.fields import read_axial_theta, read_token
+from plumbline.engines.native.models.vision.interface import Encode, Vision
+from plumbline.engines.native.models.vision.layout import ImageLayout, Part
 from plumbline.engines.native.models.vision.processor import (
     Colours,
     Processor,
@@ -25,10 +30,21 @@ from plumbline.engines.native.models.vision.processor import (
     read_processor,
     read_resample,
 )
+from plumbline.engines.native.models.vision.projectors import Shuffle
 from plumbline.media.images import decode_image, upright_size
 
-__all__ = ["Llama4Preparation", "read_llama4_processor"]
+__all__ = ["Llama4Preparation", "Llama4Vision", "read_llama4", "read_llama4_processor"]
 
+_IMAGE = "<|image|>"
+"""An image in a prompt; among its tokens, the tile that shows all of it."""
+_START, _END = "<|image_start|>", "<|image_end|>"
+_BESIDE, _BELOW = "<|tile_x_separator|>", "<|tile_y_separator|>"
+"""Between the tiles of a line, and after each line."""
+_UNUSED = (
+    "dtype hidden_act multi_modal_projector_bias norm_eps projector_dropout torch_dtype "
+    "vision_feature_layer vision_feature_select_strategy"
+)
+"""Fields of the tower that do not change what is computed: activations are GELU, and norms have torch's epsilon."""
 _BILINEAR = 2
 _DEFAULTS: Json = {
     "image_mean": [0.5, 0.5, 0.5],
@@ -37,6 +53,121 @@ _DEFAULTS: Json = {
     "resample": _BILINEAR,
     "size": {"height": 336, "width": 336},
 }
+_NAMES = TowerNames(
+    patches="vision_tower.patch_embedding.linear",
+    class_row="vision_tower.class_embedding",
+    positions="vision_tower.positional_embedding_vlm",
+    first_norm="vision_tower.layernorm_pre",
+    layer="vision_tower.model.layers.{}.",
+    before_mixer="input_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.o_proj",
+    before_feed_forward="post_attention_layernorm",
+    up=("mlp.fc1",),
+    down="mlp.fc2",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama4Vision(Vision):
+    """How Llama 4 reads images.
+
+    The pixels of an image with several tiles have one more column of tiles, whose first one is the whole image.
+    """
+
+    projector: Shuffle
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile in the text."""
+        return int((self.tower.side // self.projector.side) ** 2)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return the lines and columns of tiles beside the one of the whole image, of pixels of this size."""
+        size = self.tower.image_size
+        columns = width // size - 1
+        return (height // size if columns else 0), columns
+
+    def layout(self, height: int, width: int, encode: Encode) -> ImageLayout:
+        """See `Vision.layout`."""
+        lines, columns = self.grid(height, width)
+        tokens, parts, rows = [*encode(_START)], list[Part](), self.rows
+        for number in range(lines * columns + 1):
+            if number == lines * columns:
+                tokens += encode(_IMAGE)
+            parts.append(Part(len(tokens), number * rows, rows))
+            tokens += [self.token] * rows
+            if number < lines * columns:
+                tokens += encode(_BELOW if (number + 1) % columns == 0 else _BESIDE)
+        return ImageLayout((*tokens, *encode(_END)), tuple(parts))
+
+    def tiles(self, pixels: Tensor) -> Iterator[Tensor]:
+        """See `Vision.tiles`; the one of the whole image is the last."""
+        size = self.tower.image_size
+        lines, columns = self.grid(*pixels.shape[1:])
+        for line in range(lines):
+            for column in range(columns):
+                yield pixels[:, line * size : (line + 1) * size, column * size : (column + 1) * size]
+        yield pixels[:, :size, columns * size :]
+
+
+def read_llama4(fields: Fields, text: ModelDescription) -> Llama4Vision:
+    """Read the config of Llama 4."""
+    tower, projector = _read_tower(fields.part("vision_config", {}))
+    return Llama4Vision(
+        tower=tower,
+        projector=projector,
+        placeholder=_IMAGE,
+        token=read_token(fields, "image", 200092, text),
+        hidden_size=text.hidden_size,
+    )
+
+
+def _read_tower(fields: Fields) -> tuple[Tower, Shuffle]:
+    if fields.model_type not in ("", "llama4_vision_model"):
+        raise UnsupportedModelError("vision_config.model_type must be 'llama4_vision_model'")
+    fields.without_effect(_UNUSED)
+    if fields.integer("num_channels", 3) != 3:
+        raise UnsupportedModelError("num_channels must be 3")
+    ratio = fields.number("pixel_shuffle_ratio", 0.5)
+    if not 0.0 < ratio <= 1.0:
+        raise UnsupportedModelError(f"pixel_shuffle_ratio {ratio!r:.{MOST_SHOWN}} must be at most 1")
+    hidden_size, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 16)
+    image_size, patch_size = fields.integer("image_size", 448), fields.integer("patch_size", 14)
+    theta = read_axial_theta(fields, 10000.0)
+    tower = Tower(
+        hidden_size=hidden_size,
+        width=fields.integer("intermediate_size", 5632),
+        layers=fields.integer("num_hidden_layers", 34),
+        heads=heads,
+        head_dim=hidden_size // heads,
+        activation="gelu",
+        rms=False,
+        eps=1e-5,
+        bias=True,
+        rotation=AxialRotation(theta=theta, columns_first=True, start=1, neighbours=True),
+        patch_size=patch_size,
+        patch_kernel="linear",
+        image_size=image_size,
+        class_row="last",
+        positions="each",
+        num_positions=(image_size // patch_size) ** 2 + 1,
+        names=_NAMES,
+    )
+    projector = Shuffle(side=round(1 / ratio), width=fields.integer("projector_output_dim", 4096))
+    if 1 / projector.side != ratio or not tower.side or tower.side % projector.side:
+        raise UnsupportedModelError(
+            f"pixel_shuffle_ratio {ratio} does not fit {tower.side} patches a side (image_size / patch_size)"
+        )
+    if tower.hidden_size % (4 * tower.heads):
+        raise UnsupportedModelError("hidden_size must be a multiple of 4 times num_attention_heads")
+    if tower.width != tower.hidden_size * projector.side**2:
+        raise UnsupportedModelError("intermediate_size must be hidden_size over pixel_shuffle_ratio squared")
+    for name, default in (("projector_input_dim", 4096), ("vision_output_dim", 7680)):
+        if fields.integer(name, default) != projector.width:
+            raise UnsupportedModelError(f"{name} must be projector_output_dim, which is {projector.width}")
+    fields.finish()
+    return tower, projector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +288,15 @@ def _check_tokens(processor: Processor, vision: Llama4Vision) -> None:
     """Check that transformers' processor would write the tokens of `Llama4Vision.layout`."""
     processor.check_class("Llama4Processor")
     whole, tower = Fields(processor.whole), vision.tower
-    if (found := whole.get("image_token", IMAGE)) != IMAGE:
-        raise UnsupportedModelError(f"image_token {found!r:.{MOST_SHOWN}} is not supported ({IMAGE} is)")
+    if (found := whole.get("image_token", _IMAGE)) != _IMAGE:
+        raise UnsupportedModelError(f"image_token {found!r:.{MOST_SHOWN}} is not supported ({_IMAGE} is)")
     if not 0.0 < (ratio := whole.number("pixel_shuffle_ratio", 0.5)) <= 1.0:
         raise UnsupportedModelError(
             f"pixel_shuffle_ratio {ratio} of its processor must be above 0 and at most 1"
         )
     rows = (tower.image_size // whole.integer("patch_size", 14)) ** 2 // round(1 / ratio**2)
-    if rows != tower.rows:
+    if rows != vision.rows:
         raise UnsupportedModelError(
             f"patch_size and pixel_shuffle_ratio of processor_config.json give a tile {rows} tokens, and those of "
-            f"config.json {tower.rows}"
+            f"config.json {vision.rows}"
         )

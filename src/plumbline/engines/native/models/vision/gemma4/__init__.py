@@ -1,1 +1,0 @@
-"""Read images with the tower of Gemma 4, which keeps their shape within a budget of patches."""

@@ -1,1 +1,0 @@
-"""Read images in tiles with the tower of Llama 4."""
