@@ -10,7 +10,7 @@ from support.laws import EXPLORED
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch
-from plumbline_kernels.cpu.layout import Adapt, Keep, Linear
+from plumbline_kernels.cpu.layout import AdaptOp, KeepOp, LinearOp
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.cpu.program import Adapters, Program
 from plumbline_kernels.lora import AdapterRows, lora_add, padded_rank
@@ -27,8 +27,8 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def adapt(x: Tensor, out: Tensor, adapters: Adapters) -> Adapt:
-    return Adapt(pairs=adapters.pairs, x=x, out=out, inputs=x.shape[1], outputs=out.shape[1])
+def adapt(x: Tensor, out: Tensor, adapters: Adapters) -> AdaptOp:
+    return AdaptOp(pairs=adapters.pairs, x=x, out=out, inputs=x.shape[1], outputs=out.shape[1])
 
 
 def grouped(owners: list[int | None]) -> AdapterRows:
@@ -108,7 +108,7 @@ def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
     def run(rows: slice, adapted: AdapterRows | None, record: bool = True) -> Tensor:
         program = Program(library, dtype=dtype, capacity=200, block_size=4)
         given_rows = x[rows].contiguous()
-        out = program.fill(Linear(x=given_rows, matrix=weight.matrix(None)), outputs)
+        out = program.fill(LinearOp(x=given_rows, matrix=weight.matrix(None)), outputs)
         if record:
             program.record(adapt(given_rows, out, adapters))
         size = len(given_rows)
@@ -139,10 +139,10 @@ def test_a_program_switches_to_the_selected_rows():
     adapters.put(0, library.pack(down[0]), library.pack(up[0]))
     program = Program(library, dtype=torch.float32, capacity=8, block_size=4)
     residual = x.clone()
-    first = program.fill(Linear(x=x, matrix=weight.matrix(None)), 32)
+    first = program.fill(LinearOp(x=x, matrix=weight.matrix(None)), 32)
     program.record(adapt(x, first, adapters))
     for rows in (first, residual):
-        program.record(Keep(rows=rows, width=32, stride=32, last=rows is residual))
+        program.record(KeepOp(rows=rows, width=32, stride=32, last=rows is residual))
     program.record(adapt(residual, first, adapters))
     kept = torch.tensor([1, 4])
     selection = Selection(kept, batch(2, grouped([None, 0])))

@@ -13,7 +13,7 @@ class Adaptation {
   std::vector<float> results_;
 
   // out[row] += up(down(x[row])) for `count` rows.
-  void add(const Adapt<T>& op, const Pair& pair, const int64_t* rows, long count, int threads) {
+  void add(const AdaptOp<T>& op, const Pair& pair, const int64_t* rows, long count, int threads) {
     const long inputs = op.inputs, outputs = op.outputs;
     taken_.resize(count * inputs);
     hidden_.resize(count * pair.down.outputs);
@@ -36,7 +36,7 @@ class Adaptation {
   }
 
  public:
-  void run(const Adapt<T>& op, const Groups& groups, int threads) {
+  void run(const AdaptOp<T>& op, const Groups& groups, int threads) {
     for (long group = 0; group < groups.count; group++) {
       const Pair& pair = op.pairs[groups.slots[group]];
       if (!pair.down.weight) continue;

@@ -16,7 +16,7 @@ constexpr int TOGETHER = 4;         // Vectors of columns that one part computes
 
 template <typename T>
 struct Run {
-  const Recur<T>& op;
+  const DeltaOp<T>& op;
   const Step& step;
   long tokens;
   T* mixed;  // [tokens, channels]
@@ -180,7 +180,7 @@ void finish(const Run<T>& r, long token) {
 }  // namespace delta
 
 template <typename T>
-void run(const Recur<T>& op, const Step& step, long tokens) {
+void run(const DeltaOp<T>& op, const Step& step, long tokens) {
   using namespace delta;
   thread_local std::vector<T> mixed;
   Run<T> r{op, step, tokens, nullptr};

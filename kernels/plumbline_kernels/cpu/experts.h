@@ -126,7 +126,7 @@ class Mixture {
   }
 
  public:
-  void mix(const Mix<T>& op, long tokens, int threads) {
+  void mix(const ExpertsOp<T>& op, long tokens, int threads) {
     const Experts& e = op.experts;
     const long width = op.width;
     route(e, op.asked, tokens, width, threads);
@@ -141,7 +141,7 @@ class Mixture {
       results_.resize(count * width);
       for (long i = 0; i < count; i++) take(e, op.x, inputs_.data() + i * width, takers[i], width);
       product(inputs_.data(), e.gate_up[expert], hidden_.data(), count, threads);
-      run(Activate<T>{hidden_.data(), gated_.data(), inner, e.activation, outer != inner}, count, threads);
+      run(ActivateOp<T>{hidden_.data(), gated_.data(), inner, e.activation, outer != inner}, count, threads);
       product(gated_.data(), e.down[expert], results_.data(), count, threads);
       each_token(count, width, threads, [&](long i) {
         float* to = sums_.data() + takers[i] / e.top_k * width;

@@ -22,7 +22,7 @@ void by_head(const T* in, long from, const Matrix* matrices, T* out, long to, lo
 }
 
 template <typename T>
-void run(const LatentWrite<T>& op, const Step& step, long tokens) {
+void run(const LatentWriteOp<T>& op, const Step& step, long tokens) {
   const Latent& l = op.latent;
   long width = l.rank + l.rope_dim, query = l.key_dim + l.rope_dim;
   Heads plain{};
@@ -41,7 +41,7 @@ void run(const LatentWrite<T>& op, const Step& step, long tokens) {
 }
 
 template <typename T>
-void run(const LatentValues<T>& op, long tokens, int threads) {
+void run(const LatentValuesOp<T>& op, long tokens, int threads) {
   const Latent& l = op.latent;
   by_head(op.x, l.rank + l.rope_dim, l.values, op.out, l.value_dim, tokens, l.heads, threads);
 }

@@ -31,7 +31,7 @@ Shorts = Annotated["Tensor | int | None", "const int32_t*"]
 
 
 @declare
-class Matrix(Struct):
+class MatrixStruct(Struct):
     """A packed weight with its bias; see product.h and quantized.h."""
 
     weight: Anything
@@ -44,11 +44,11 @@ class Matrix(Struct):
     bits: int  # 8 or 4; 0 for the type of the inputs
 
 
-Matrices = Annotated[Sequence[Matrix], "const Matrix*"]
+Matrices = Annotated[Sequence[MatrixStruct], "const Matrix*"]
 
 
 @declare
-class Norm(Struct):
+class NormStruct(Struct):
     """x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is centred, plus a bias if there is one."""
 
     weight: Floats  # None for a sum alone
@@ -58,7 +58,7 @@ class Norm(Struct):
 
 
 @declare
-class Heads(Struct):
+class HeadsStruct(Struct):
     """What the operations of an attention have in common; see `rope_kv_write` and `paged_attention`."""
 
     heads: int
@@ -81,10 +81,10 @@ class Heads(Struct):
 
 
 @declare
-class Experts(Struct):
+class ExpertsStruct(Struct):
     """A block of experts; the fields after `number` are those of `Routing`."""
 
-    router: Matrix  # fp32 [E, D]
+    router: MatrixStruct  # fp32 [E, D]
     correction: Floats = None  # [E]; see `route`
     shared_gate: Floats = (
         None  # [D]; its product with a token is the gate of shared experts before the sigmoid
@@ -107,11 +107,11 @@ class Experts(Struct):
 
 
 @declare
-class Latent(Struct):
+class LatentStruct(Struct):
     """A latent attention."""
 
     cos_sin: Floats  # [positions, rope_dim]
-    norm: Norm  # of latents, [rank]
+    norm: NormStruct  # of latents, [rank]
     keys: Matrices  # by head [rank, key_dim]
     values: Matrices  # by head [value_dim, rank]
     heads: int
@@ -122,7 +122,7 @@ class Latent(Struct):
 
 
 @declare
-class Delta(Struct):
+class DeltaStruct(Struct):
     """A gated delta net or a state space."""
 
     conv: Floats  # [taps, channels]: the transpose of what `causal_conv` takes
@@ -141,15 +141,15 @@ class Delta(Struct):
 
 
 @declare
-class Pair(Struct):
+class PairStruct(Struct):
     """The two projections of an adapter at a linear layer, [rank, in] and [out, rank]; no weights for none."""
 
-    down: Matrix
-    up: Matrix
+    down: MatrixStruct
+    up: MatrixStruct
 
 
 @declare
-class Sequences(Struct):
+class SequencesStruct(Struct):
     """The sequences of an attention; see `AttentionBatch`."""
 
     query_start: Shorts = None  # [count + 1]
@@ -161,7 +161,7 @@ class Sequences(Struct):
 
 
 @declare
-class Groups(Struct):
+class GroupsStruct(Struct):
     """The rows with an adapter; see `AdapterRows`."""
 
     rows: Ints = None
@@ -171,7 +171,7 @@ class Groups(Struct):
 
 
 @declare
-class Step(Struct):
+class StepStruct(Struct):
     """The tokens of a step, and how it runs."""
 
     token_ids: Ints = None
@@ -183,19 +183,19 @@ class Step(Struct):
         0  # several times the width of the residual if later layers add parts; 0 if none is given
     )
     tokens: int = 0
-    all: Sequences = Sequences()
+    all: SequencesStruct = SequencesStruct()
     rows: Ints = None  # ascending: the tokens that are computed after the selection
     num_rows: int = -1  # -1 for all
-    selected: Sequences = Sequences()
-    adapted: Groups = Groups()
-    adapted_selected: Groups = Groups()  # after the selection
+    selected: SequencesStruct = SequencesStruct()
+    adapted: GroupsStruct = GroupsStruct()
+    adapted_selected: GroupsStruct = GroupsStruct()  # after the selection
     block_size: int
     is_bf16: bool
     threads: int = 1
 
 
 @declare
-class Draws(Struct):
+class DrawsStruct(Struct):
     """See `plumbline_kernels.sampling.sample`."""
 
     logits: Floats  # [rows, vocab]
@@ -212,7 +212,7 @@ class Draws(Struct):
 
 
 @declare
-class Embed(Operation):
+class EmbedOp(Operation):
     """Look up the step's tokens in a table [V, width], times a factor."""
 
     buffers = 2  # Second embeddings may be as wide as the first ones, which are the residual stream.
@@ -224,7 +224,7 @@ class Embed(Operation):
 
 
 @declare
-class Give(Operation):
+class GiveOp(Operation):
     """Add a part of the given rows, as wide as the residual [T, width], to the residual of their tokens."""
 
     residual: Out
@@ -233,13 +233,13 @@ class Give(Operation):
 
 
 @declare
-class AddNorm(Operation):
+class AddNormOp(Operation):
     """Norm x [T, width], or the sum scale * (residual + factor * x), which is written to the residual."""
 
     buffers = 2  # A result may be used until the second next norm.
     x: Rows
     residual: Out = None
-    norm: Norm
+    norm: NormStruct
     out: Out = None
     width: int
     factor: float = 1.0
@@ -247,19 +247,19 @@ class AddNorm(Operation):
 
 
 @declare
-class Linear(Operation):
+class LinearOp(Operation):
     """Map x [T, in] to x @ weight.T + bias, [T, out]."""
 
     x: Rows
-    matrix: Matrix
+    matrix: MatrixStruct
     out: Out = None
 
 
 @declare
-class Adapt(Operation):
+class AdaptOp(Operation):
     """Add to the result [T, outputs] of a linear layer of x [T, inputs] the products of the adapters of the rows."""
 
-    pairs: Annotated[ctypes.Array[Pair], "const Pair*"]  # by slot
+    pairs: Annotated[ctypes.Array[PairStruct], "const Pair*"]  # by slot
     x: Rows
     out: Out
     inputs: int
@@ -267,10 +267,10 @@ class Adapt(Operation):
 
 
 @declare
-class Rope(Operation):
+class RopeOp(Operation):
     """Rotate q and k of qkv, write k and v to the cache, and q to `out`; heads without keys have no cache."""
 
-    heads: Heads
+    heads: HeadsStruct
     qkv: Rows
     stride: int  # from a row to the next one, which gates may follow
     keys: Out = None
@@ -279,7 +279,7 @@ class Rope(Operation):
 
 
 @declare
-class Keep(Operation):
+class KeepOp(Operation):
     """Move the rows of the step's `Selection` up to the front of a buffer."""
 
     rows: Out
@@ -289,10 +289,10 @@ class Keep(Operation):
 
 
 @declare
-class Attend(Operation):
+class AttendOp(Operation):
     """Compute the attention of q over the cache, [T, H * dim]."""
 
-    heads: Heads
+    heads: HeadsStruct
     q: Rows
     keys: Rows
     values: Rows
@@ -300,7 +300,7 @@ class Attend(Operation):
 
 
 @declare
-class Activate(Operation):
+class ActivateOp(Operation):
     """Compute activation(gate) * up of x [T, 2 * width], or activation(x) of [T, width]."""
 
     x: Rows
@@ -311,7 +311,7 @@ class Activate(Operation):
 
 
 @declare
-class Gate(Operation):
+class GateOp(Operation):
     """Compute x * sigmoid(gates), or gelu(x) * gates, both [T, width]."""
 
     x: Rows
@@ -323,12 +323,12 @@ class Gate(Operation):
 
 
 @declare
-class TokenInputs(Operation):
+class TokenInputsOp(Operation):
     """Compute (norm(factor * x) + second) * scale of rows [T, layers, width]: the inputs of all layers."""
 
     x: Rows
     second: Rows
-    norm: Norm
+    norm: NormStruct
     out: Out = None
     layers: int
     width: int
@@ -337,10 +337,10 @@ class TokenInputs(Operation):
 
 
 @declare
-class Mix(Operation):
+class ExpertsOp(Operation):
     """Add up the results of experts for x [T, width] and `shared` times its gate; the router reads `asked`."""
 
-    experts: Experts
+    experts: ExpertsStruct
     x: Rows
     asked: Rows
     shared: Rows
@@ -349,10 +349,10 @@ class Mix(Operation):
 
 
 @declare
-class LatentWrite(Operation):
+class LatentWriteOp(Operation):
     """Write latents and keys of kv to the cache; computes queries over it, [T, H * (rank + rope)]."""
 
-    latent: Latent
+    latent: LatentStruct
     q: Rows
     kv: Rows
     cache: Out
@@ -360,19 +360,19 @@ class LatentWrite(Operation):
 
 
 @declare
-class LatentValues(Operation):
+class LatentValuesOp(Operation):
     """Map sums of what the cache has to the values of heads, [T, H * value_dim]."""
 
-    latent: Latent
+    latent: LatentStruct
     x: Rows
     out: Out = None
 
 
 @declare
-class Recur(Operation):
+class DeltaOp(Operation):
     """Run a delta net on its projection and its states; computes [T, HV * value_dim]."""
 
-    delta: Delta
+    delta: DeltaStruct
     projected: Rows  # [T, stride]: queries, keys and values; gates; strengths, if it corrects; decays
     stride: int
     inputs: Out  # [rows, taps - 1, channels]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline_kernels.cpu.build import CompileError, build
-from plumbline_kernels.cpu.layout import CONSTANTS, PLACES, Draws, Matrix
+from plumbline_kernels.cpu.layout import CONSTANTS, PLACES, DrawsStruct, MatrixStruct
 from plumbline_kernels.cpu.structs import difference
 
 __all__ = ["Library", "PackedWeight", "load"]
@@ -42,9 +42,9 @@ class PackedWeight:
     shifts: Tensor | None = None
     """What is added to the numbers of a group."""
 
-    def matrix(self, bias: Tensor | None) -> Matrix:
+    def matrix(self, bias: Tensor | None) -> MatrixStruct:
         """Describe the weight with a bias to the kernels."""
-        return Matrix(
+        return MatrixStruct(
             weight=self.data,
             bias=bias,
             scales=self.scales,
@@ -195,7 +195,7 @@ class Library:
         """
         logits = logits.contiguous()
         out = torch.empty(logits.shape[0], dtype=torch.int64)
-        draws = Draws(
+        draws = DrawsStruct(
             logits=logits,
             rows=logits.shape[0],
             vocab=logits.shape[1],

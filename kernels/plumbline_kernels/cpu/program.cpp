@@ -27,7 +27,7 @@ struct Pass {
     return token < 0 ? (const T*)step.given + (-1 - token) * step.given_width : nullptr;
   }
 
-  void operator()(const Embed<T>& op) {
+  void operator()(const EmbedOp<T>& op) {
     for (long i = 0; i < tokens; i++) {
       T* to = op.out + i * op.width;
       const int64_t token = step.token_ids[i];
@@ -39,7 +39,7 @@ struct Pass {
     }
   }
 
-  void operator()(const Give<T>& op) {
+  void operator()(const GiveOp<T>& op) {
     for (long i = 0; step.given_width && i < tokens; i++) {
       const T* from = given(i);
       T* to = op.residual + i * op.width;
@@ -47,7 +47,7 @@ struct Pass {
     }
   }
 
-  void operator()(const Keep<T>& op) {
+  void operator()(const KeepOp<T>& op) {
     if (step.num_rows < 0) return;
     // In place: a row never moves up.
     for (long i = 0; i < step.num_rows; i++)
@@ -58,27 +58,27 @@ struct Pass {
     adapted = &step.adapted_selected;
   }
 
-  void operator()(const Attend<T>& op) {
+  void operator()(const AttendOp<T>& op) {
     const Heads& h = op.heads;
     attend(Attention<T>{op.q, op.keys, op.values, op.out, sequences->query_start, sequences->seq_lens, sequences->tables,
                         h.causal ? nullptr : sequences->reach, sequences->count, sequences->width, step.block_size, h.heads,
                         h.kv_heads, h.dim, h.window, h.tiled != 0, h.scale, h.softcap, h.sinks, threads});
   }
 
-  void operator()(const Adapt<T>& op) {
+  void operator()(const AdaptOp<T>& op) {
     thread_local Adaptation<T> adaptation;
     adaptation.run(op, *adapted, threads);
   }
 
-  void operator()(const Mix<T>& op) {
+  void operator()(const ExpertsOp<T>& op) {
     thread_local Mixture<T> mixture;
     mixture.mix(op, tokens, threads);
   }
 
-  void operator()(const Linear<T>& op) { product(op.x, op.matrix, op.out, tokens, threads); }
-  void operator()(const Rope<T>& op) { run(op, step, tokens); }
-  void operator()(const LatentWrite<T>& op) { run(op, step, tokens); }
-  void operator()(const Recur<T>& op) { run(op, step, tokens); }
+  void operator()(const LinearOp<T>& op) { product(op.x, op.matrix, op.out, tokens, threads); }
+  void operator()(const RopeOp<T>& op) { run(op, step, tokens); }
+  void operator()(const LatentWriteOp<T>& op) { run(op, step, tokens); }
+  void operator()(const DeltaOp<T>& op) { run(op, step, tokens); }
   // Each token alone: norms, gates, activations, values of latents.
   template <typename Operation>
   void operator()(const Operation& op) {

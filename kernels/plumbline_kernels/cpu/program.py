@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, Selection
-from plumbline_kernels.cpu.layout import KINDS, Groups, Op, Pair, Sequences, Step
+from plumbline_kernels.cpu.layout import KINDS, GroupsStruct, Op, PairStruct, SequencesStruct, StepStruct
 from plumbline_kernels.cpu.library import Library, PackedWeight
 from plumbline_kernels.cpu.structs import Operation
 
@@ -17,20 +17,20 @@ __all__ = ["Adapters", "Program"]
 
 
 class Adapters:
-    """The adapters of a linear layer by their slots, for `Adapt`."""
+    """The adapters of a linear layer by their slots, for `AdaptOp`."""
 
     def __init__(self, capacity: int) -> None:
-        self.pairs = (Pair * capacity)()
-        self._used: dict[int, Pair] = {}
+        self.pairs = (PairStruct * capacity)()
+        self._used: dict[int, PairStruct] = {}
 
     def put(self, slot: int, down: PackedWeight, up: PackedWeight) -> None:
         """Give a slot its projections, [rank, in] and [out, rank]."""
-        self._used[slot] = self.pairs[slot] = Pair(down=down.matrix(None), up=up.matrix(None))
+        self._used[slot] = self.pairs[slot] = PairStruct(down=down.matrix(None), up=up.matrix(None))
 
     def clear(self, slot: int) -> None:
         """Take the projections of a slot away, if it has any; no step may be running."""
         if self._used.pop(slot, None) is not None:
-            ctypes.memset(ctypes.addressof(self.pairs[slot]), 0, ctypes.sizeof(Pair))
+            ctypes.memset(ctypes.addressof(self.pairs[slot]), 0, ctypes.sizeof(PairStruct))
 
 
 class Program:
@@ -51,7 +51,7 @@ class Program:
         """
         self.capacity = capacity
         self._library, self._dtype = library, dtype
-        self._step = Step(block_size=block_size, is_bf16=dtype == torch.bfloat16)
+        self._step = StepStruct(block_size=block_size, is_bf16=dtype == torch.bfloat16)
         self._operations: list[Operation] = []
         self._array: ctypes.Array[Op] | None = None
         self._buffers: dict[tuple[type[Operation], int, int], Tensor] = {}
@@ -85,7 +85,7 @@ class Program:
             token_ids: int64 [T], T at most `capacity`; -1 - i stands for row i of `given`.
             batch: where the tokens sit.
             selection: the rows to keep in the last layer; None for all.
-            given: rows [G, D] in the place of embeddings, which the factor leaves alone; wider rows have what `Give`
+            given: rows [G, D] in the place of embeddings, which the factor leaves alone; wider rows have what `GiveOp`
                 adds behind it.
 
         Returns:
@@ -117,7 +117,7 @@ class Program:
         return rows
 
 
-def _point(sequences: Sequences, batch: AttentionBatch) -> None:
+def _point(sequences: SequencesStruct, batch: AttentionBatch) -> None:
     sequences.query_start = batch.query_start_loc.data_ptr()
     sequences.seq_lens = batch.seq_lens.data_ptr()
     sequences.tables = batch.block_tables.data_ptr()
@@ -125,7 +125,7 @@ def _point(sequences: Sequences, batch: AttentionBatch) -> None:
     sequences.count, sequences.width = batch.block_tables.shape
 
 
-def _group(groups: Groups, adapted: AdapterRows | None) -> object:
+def _group(groups: GroupsStruct, adapted: AdapterRows | None) -> object:
     """Point to the groups; returns what must live as long as the pointers are used."""
     groups.count = 0
     if adapted is None:

@@ -50,7 +50,7 @@ void norm_row(const T* x, T* residual, float factor, float scale_sum, const Norm
 }
 
 template <typename T>
-void run(const AddNorm<T>& op, long tokens, int threads) {
+void run(const AddNormOp<T>& op, long tokens, int threads) {
   each_token(tokens, op.width, threads, [&](long token) {
     long at = token * op.width;
     norm_row(op.x + at, op.residual ? op.residual + at : nullptr, op.factor, op.scale, op.norm, op.out + at, op.width);
@@ -62,7 +62,7 @@ inline F gelu(F x) { return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x
 
 // SWIGLU_OSS is the activation of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
 template <typename T>
-void run(const Activate<T>& op, long tokens, int threads) {
+void run(const ActivateOp<T>& op, long tokens, int threads) {
   const T* x = op.x;
   T* out = op.out;
   const long width = op.width, activation = op.activation;
@@ -84,7 +84,7 @@ void run(const Activate<T>& op, long tokens, int threads) {
 }
 
 template <typename T>
-void run(const Gate<T>& op, long tokens, int threads) {
+void run(const GateOp<T>& op, long tokens, int threads) {
   each_token(tokens, op.width, threads, [&](long token) {
     for (long i = 0; i < op.width; i += LANES) {
       F value = load(op.x + token * op.width + i), gate = load(op.gates + token * op.stride + i);
@@ -94,7 +94,7 @@ void run(const Gate<T>& op, long tokens, int threads) {
 }
 
 template <typename T>
-void run(const TokenInputs<T>& op, long tokens, int threads) {
+void run(const TokenInputsOp<T>& op, long tokens, int threads) {
   const long width = op.width;
   const float factor = op.factor;
   each_token(tokens * op.layers, width, threads, [&](long row) {
@@ -167,7 +167,7 @@ void write_values(const T* row, const Heads& h, T* to) {
 }
 
 template <typename T>
-void run(const Rope<T>& op, const Step& step, long tokens) {
+void run(const RopeOp<T>& op, const Step& step, long tokens) {
   const Heads& h = op.heads;
   each_token(tokens, (h.heads + 2 * h.kv_heads) * h.dim, step.threads, [&](long token) {
     const T* row = op.qkv + token * op.stride;

@@ -68,7 +68,12 @@ def _kind(declared: Any) -> Any:
 
 def _type(declared: Any) -> str:
     kind = _kind(declared)
-    return kind if isinstance(kind, str) else _PLAIN.get(kind, kind.__name__)
+    return kind if isinstance(kind, str) else _PLAIN.get(kind) or _name(kind)
+
+
+def _name(cls: type[Struct]) -> str:
+    """Return the name of a structure in C++."""
+    return cls.__name__.removesuffix("Struct")
 
 
 def _field(declared: Any) -> Any:
@@ -90,13 +95,13 @@ def _places(constants: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
     for name, number in constants.items():
         yield name, name, number
     for kind, operation in enumerate(operations()):
-        yield f"the kind of {operation.__name__}", str(kind), kind
+        yield f"the kind of {_name(operation)}", str(kind), kind
     for cls in _structs:
-        name = cls.__name__ + ("<float>" if _is_template(cls) else "")
+        name = _name(cls) + ("<float>" if _is_template(cls) else "")
         for field, c_type in cls.types.items():
             at = getattr(cls, field).offset
-            yield f"{cls.__name__}.{field} ({c_type})", f"(int64_t)offsetof({name}, {field})", at
-        yield f"the size of {cls.__name__}", f"(int64_t)sizeof({name})", ctypes.sizeof(cls)
+            yield f"{_name(cls)}.{field} ({c_type})", f"(int64_t)offsetof({name}, {field})", at
+        yield f"the size of {_name(cls)}", f"(int64_t)sizeof({name})", ctypes.sizeof(cls)
 
 
 def places(constants: Mapping[str, int]) -> dict[str, int]:
@@ -124,13 +129,13 @@ def header(constants: Mapping[str, int]) -> str:
     for cls in _structs:
         template = "template <typename T> " if _is_template(cls) else ""
         fields = " ".join(f"{c_type} {name};" for name, c_type in cls.types.items())
-        lines.append(f"{template}struct {cls.__name__} {{ {fields} }};")
+        lines.append(f"{template}struct {_name(cls)} {{ {fields} }};")
     lines.append(
         "template <typename T, typename Run> void dispatch(int64_t kind, const void* operation, Run& run) {"
     )
     lines.append("  switch (kind) {")
     for kind, operation in enumerate(operations()):
-        lines.append(f"    case {kind}: return run(*(const {operation.__name__}<T>*)operation);")
+        lines.append(f"    case {kind}: return run(*(const {_name(operation)}<T>*)operation);")
     lines += ["  }", "}", "struct Place { const char* name; int64_t at; };", "constexpr Place PLACES[] = {"]
     lines += [f'  {{"{name}", {there}}},' for name, there, _ in _places(constants)]
     return "\n".join([*lines, "};", ""])

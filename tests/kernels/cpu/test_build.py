@@ -132,7 +132,7 @@ def test_a_damaged_file_is_compiled_again(whole, compiler):
 
 @pytest.mark.parametrize(
     ("place", "number"),
-    [("Heads.softcap (float)", 60), ("the size of Step", 8), ("the kind of Rope", 3), ("WORD", 8)],
+    [("Heads.softcap (float)", 60), ("the size of Step", 8), ("the kind of RopeOp", 3), ("WORD", 8)],
 )
 def test_a_library_whose_layout_differs_is_refused_by_name(whole, monkeypatch, place, number):
     """The table changes after the build: a field, a size, a kind, a constant."""

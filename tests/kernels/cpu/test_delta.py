@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.kernels.cpu.test_operations import DTYPES, library, program, randn, tokens
 
 from plumbline_kernels.attention import AttentionBatch
-from plumbline_kernels.cpu.layout import Delta, Gate, Recur
+from plumbline_kernels.cpu.layout import DeltaOp, DeltaStruct, GateOp
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.delta import (
     DeltaShape,
@@ -100,7 +100,7 @@ def test_a_prompt_and_what_follows_it_are_those_of_the_reference(
         object.__setattr__(step, "state_rows", rows[order].contiguous())
         x = randn(len(step.positions), net.width, seed=7 + number, dtype=dtype)
         recorded = program(library, dtype)
-        part = Delta(
+        part = DeltaStruct(
             conv=net.conv.t().contiguous(),
             conv_bias=net.conv_bias,
             rates=net.rates,
@@ -111,7 +111,7 @@ def test_a_prompt_and_what_follows_it_are_those_of_the_reference(
             eps=1e-6,
             **asdict(shape),
         )
-        recur = Recur(delta=part, projected=x, stride=net.width, inputs=ours[0], matrices=ours[1])
+        recur = DeltaOp(delta=part, projected=x, stride=net.width, inputs=ours[0], matrices=ours[1])
         out = recorded.fill(recur, net.values)
         recorded.run(torch.zeros(len(x), dtype=torch.int64), step, None)
         wanted = net.reference(x, theirs, step).float()
@@ -127,7 +127,7 @@ def test_a_prompt_and_what_follows_it_are_those_of_the_reference(
 def test_gates_may_be_the_end_of_longer_rows(library: Library, dtype: torch.dtype) -> None:
     whole, x = randn(3, 96, seed=1, dtype=dtype), randn(3, 32, seed=2, dtype=dtype)
     recorded = program(library, dtype)
-    out = recorded.fill(Gate(x=x, gates=whole[:, 64:], stride=96, width=32, by_gelu=False), 32)
+    out = recorded.fill(GateOp(x=x, gates=whole[:, 64:], stride=96, width=32, by_gelu=False), 32)
     recorded.run(torch.zeros(3, dtype=torch.int64), tokens(3), None)
     wanted = x.float() * whole[:, 64:].float().sigmoid()
     torch.testing.assert_close(out[:3].float(), wanted, atol=TOLERANCES[dtype], rtol=1e-2)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, library, program, randn, run
 
-from plumbline_kernels.cpu.layout import ACTIVATIONS, Experts, Mix
+from plumbline_kernels.cpu.layout import ACTIVATIONS, ExpertsOp, ExpertsStruct
 from plumbline_kernels.experts import Routing, mix_torch, route, spread
 from plumbline_kernels.swiglu import oss_mul, relu2, silu_mul
 
@@ -49,7 +49,7 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
             library.pack(w, bits).matrix(None if biases is None else biases[i]) for i, w in enumerate(weights)
         ]
 
-    block = Experts(
+    block = ExpertsStruct(
         router=library.pack(router).matrix(router_bias),
         gate_up=projections(gate_up, bias),
         down=projections(down, None),
@@ -64,7 +64,7 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
     def compute(rows):
         recorded = program(library, dtype)
         taken, other = x[rows].clone(), (x if asked is None else asked)[rows].clone()
-        mix = Mix(experts=block, x=taken, asked=other, shared=shared[rows].clone(), width=width)
+        mix = ExpertsOp(experts=block, x=taken, asked=other, shared=shared[rows].clone(), width=width)
         return run(recorded, recorded.fill(mix, width), len(taken))
 
     out = compute(slice(0, 70))

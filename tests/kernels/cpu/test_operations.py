@@ -18,7 +18,15 @@ from support.weights.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
-from plumbline_kernels.cpu.layout import Attend, Heads, Latent, LatentValues, LatentWrite, Linear, Norm
+from plumbline_kernels.cpu.layout import (
+    AttendOp,
+    HeadsStruct,
+    LatentStruct,
+    LatentValuesOp,
+    LatentWriteOp,
+    LinearOp,
+    NormStruct,
+)
 from plumbline_kernels.cpu.library import Library, load
 from plumbline_kernels.cpu.program import Program
 from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
@@ -125,8 +133,8 @@ def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
 
     recorded = program(library, dtype, block_size=block_size)
     rules = {"scale": scale, "window": window, "tiled": tiled, "softcap": softcap, "sinks": sinks}
-    shared = Heads(heads=num_heads, kv_heads=kv_heads, dim=head_dim, **rules)
-    attend = Attend(heads=shared, q=q.flatten(1), keys=caches[0], values=caches[1])
+    shared = HeadsStruct(heads=num_heads, kv_heads=kv_heads, dim=head_dim, **rules)
+    attend = AttendOp(heads=shared, q=q.flatten(1), keys=caches[0], values=caches[1])
     out = recorded.fill(attend, num_heads * head_dim)
     recorded.run(torch.zeros(count, dtype=torch.int64), batch, None)
     torch.testing.assert_close(
@@ -146,7 +154,7 @@ def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(libr
     for start, stop in ((0, 1), (1, 3), (3, 8), (8, 14), (14, 110)):
         assert torch.equal(library.logits(x[start:stop], packed, bias), logits[start:stop])
     recorded = program(library, dtype)
-    out = run(recorded, recorded.fill(Linear(x=x, matrix=packed.matrix(bias)), outputs), len(x))
+    out = run(recorded, recorded.fill(LinearOp(x=x, matrix=packed.matrix(bias)), outputs), len(x))
     assert torch.equal(out, logits.to(dtype))
     assert library.logits(x[:0], packed, None).shape == (0, outputs)
 
@@ -194,7 +202,7 @@ def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(library, dtype, b
     for start, stop in ((0, 1), (1, 3), (3, 8), (8, 40)):
         assert torch.equal(library.logits(x[start:stop], packed, bias), logits[start:stop])
     recorded = program(library, dtype)
-    out = recorded.fill(Linear(x=x, matrix=packed.matrix(bias)), outputs)
+    out = recorded.fill(LinearOp(x=x, matrix=packed.matrix(bias)), outputs)
     assert torch.equal(run(recorded, out, len(x)), logits.to(dtype))
 
 
@@ -218,7 +226,7 @@ def test_a_weight_on_a_grid_keeps_its_integers(library, dtype, bits, group):
     torch.testing.assert_close(library.logits(rows, packed, None).t(), levels * factors)
     x = randn(40, 384, seed=3, dtype=dtype)
     logits, recorded = library.logits(x, packed, None), program(library, dtype)
-    out = recorded.fill(Linear(x=x, matrix=packed.matrix(None)), 70)
+    out = recorded.fill(LinearOp(x=x, matrix=packed.matrix(None)), 70)
     assert torch.equal(run(recorded, out, len(x)), logits.to(dtype))
     for start, stop in ((0, 1), (1, 3), (3, 8), (8, 40)):
         assert torch.equal(library.logits(x[start:stop], packed, None), logits[start:stop])
@@ -278,9 +286,9 @@ def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
     batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
     ours, theirs = (torch.full((6, 4, 1, rank + rope), 99.0, dtype=dtype) for _ in range(2))
     packed = [[library.pack(m.t().contiguous()).matrix(None) for m in part] for part in (keys, values)]
-    latent = Latent(
+    latent = LatentStruct(
         cos_sin=cos_sin,
-        norm=Norm(weight=norm, eps=1e-6),
+        norm=NormStruct(weight=norm, eps=1e-6),
         keys=packed[0],
         values=packed[1],
         heads=heads,
@@ -291,8 +299,8 @@ def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
     )
 
     recorded = program(library, dtype)
-    queries = recorded.fill(LatentWrite(latent=latent, q=q, kv=kv, cache=ours), heads * (rank + rope))
-    mapped = recorded.fill(LatentValues(latent=latent, x=queries), heads * value_dim)
+    queries = recorded.fill(LatentWriteOp(latent=latent, q=q, kv=kv, cache=ours), heads * (rank + rope))
+    mapped = recorded.fill(LatentValuesOp(latent=latent, x=queries), heads * value_dim)
     recorded.run(torch.zeros(count, dtype=torch.int64), batch, None)
 
     plan = plan_rope(cos_sin, batch.positions, batch.slot_mapping)

@@ -8,14 +8,14 @@ from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, angles, librar
 
 from plumbline_kernels.cpu.layout import (
     ACTIVATIONS,
-    Activate,
-    AddNorm,
-    Embed,
-    Gate,
-    Heads,
-    Norm,
-    Rope,
-    TokenInputs,
+    ActivateOp,
+    AddNormOp,
+    EmbedOp,
+    GateOp,
+    HeadsStruct,
+    NormStruct,
+    RopeOp,
+    TokenInputsOp,
 )
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write, rotate_torch
@@ -35,13 +35,13 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
     )
     bias, centred = randn(48, seed=3) if kind == "layer with bias" else None, kind != "rms"
     recorded = program(library, dtype)
-    norm = Norm(weight=weight, bias=bias, eps=1e-5, centred=centred)
-    normed = run(recorded, recorded.fill(AddNorm(x=x, norm=norm, width=48), 48), 70)
+    norm = NormStruct(weight=weight, bias=bias, eps=1e-5, centred=centred)
+    normed = run(recorded, recorded.fill(AddNormOp(x=x, norm=norm, width=48), 48), 70)
     expected = layer_norm(x, weight, bias, 1e-5) if centred else rms_norm(x, weight, 1e-5)
     torch.testing.assert_close(normed, expected, atol=TOLERANCES[dtype], rtol=1e-2)
 
     recorded, ours = program(library, dtype), residual.clone()
-    both = AddNorm(x=x, residual=ours, norm=norm, width=48, factor=factor)
+    both = AddNormOp(x=x, residual=ours, norm=norm, width=48, factor=factor)
     normed = run(recorded, recorded.fill(both, 48), 70)
     if centred:
         expected, total = add_layer_norm(x, residual.clone(), weight, bias, 1e-5, factor)
@@ -51,7 +51,7 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
     torch.testing.assert_close(normed, expected, atol=2 * TOLERANCES[dtype], rtol=1e-2)
 
     recorded, sums = program(library, dtype), residual.clone()
-    recorded.record(AddNorm(x=x, residual=sums, norm=Norm(weight=None), width=48, factor=factor))
+    recorded.record(AddNormOp(x=x, residual=sums, norm=NormStruct(weight=None), width=48, factor=factor))
     run(recorded, sums, 70)
     assert torch.equal(sums, ours)
 
@@ -62,7 +62,7 @@ def test_gates_are_those_of_the_reference(library, dtype, activation, reference)
     gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
     recorded = program(library, dtype)
     kind = ACTIVATIONS[activation]
-    gated = run(recorded, recorded.fill(Activate(x=gate_up, width=64, activation=kind, gated=True), 64), 3)
+    gated = run(recorded, recorded.fill(ActivateOp(x=gate_up, width=64, activation=kind, gated=True), 64), 3)
     torch.testing.assert_close(gated, reference(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
@@ -72,7 +72,7 @@ def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, a
     x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
     recorded = program(library, dtype)
     kind = ACTIVATIONS[activation]
-    activated = run(recorded, recorded.fill(Activate(x=x, width=64, activation=kind, gated=False), 64), 3)
+    activated = run(recorded, recorded.fill(ActivateOp(x=x, width=64, activation=kind, gated=False), 64), 3)
     torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
@@ -81,7 +81,7 @@ def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
     table, ids = randn(9, 32, dtype=dtype), torch.tensor([3, 8, 0])
     for factor in (1.0, 7.5):
         recorded = program(library, dtype)
-        out = recorded.fill(Embed(table=table, width=32, factor=factor), 32)
+        out = recorded.fill(EmbedOp(table=table, width=32, factor=factor), 32)
         recorded.run(ids, tokens(3), None)
         assert torch.equal(out[:3], table[ids] * factor)
 
@@ -102,7 +102,7 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
     batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
     ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
     recorded = program(library, dtype)
-    shared = Heads(
+    shared = HeadsStruct(
         heads=4,
         kv_heads=2,
         dim=32,
@@ -111,7 +111,7 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
         temperature=given["temperature"],
         **({} if given["norms"] is None else given["norms"]._asdict()),
     )
-    rope = Rope(heads=shared, qkv=qkv, stride=8 * 32, keys=ours[0], values=ours[1])
+    rope = RopeOp(heads=shared, qkv=qkv, stride=8 * 32, keys=ours[0], values=ours[1])
     q = recorded.fill(rope, 4 * 32)
     recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
     expected = rope_kv_write(
@@ -135,8 +135,8 @@ def test_heads_without_keys_are_rotated(library, dtype):
     batch, q = tokens(5), randn(5, 2 * 32, seed=1, dtype=dtype)
     norms = HeadNorms(randn(2, 32, seed=2), 1e-6, False, False, False, False)
     recorded = program(library, dtype)
-    heads = Heads(heads=2, kv_heads=0, dim=32, scale=1.0, cos_sin=angles(), **norms._asdict())
-    turned = recorded.fill(Rope(heads=heads, qkv=q, stride=64), 64)
+    heads = HeadsStruct(heads=2, kv_heads=0, dim=32, scale=1.0, cos_sin=angles(), **norms._asdict())
+    turned = recorded.fill(RopeOp(heads=heads, qkv=q, stride=64), 64)
     recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
     plan = plan_rope(angles(), batch.positions, batch.slot_mapping)
     wanted = rotate_torch(q.view(5, 2, 32), plan, 2, norms).flatten(1)
@@ -149,13 +149,13 @@ def test_inputs_of_layers_are_a_normalised_projection_and_second_embeddings(libr
     table, projected = randn(9, 3 * 16, dtype=dtype), randn(4, 3 * 16, seed=1, dtype=dtype)
     weight, gate, ids = randn(16, seed=2), randn(4, 16, seed=3, dtype=dtype), torch.tensor([3, -1, 0, 8])
     recorded = program(library, dtype, capacity=4)
-    second = recorded.fill(Embed(table=table, width=48, factor=4.0, second=True), 48)
-    norm = Norm(weight=weight, eps=1e-6)
-    inputs = TokenInputs(
+    second = recorded.fill(EmbedOp(table=table, width=48, factor=4.0, second=True), 48)
+    norm = NormStruct(weight=weight, eps=1e-6)
+    inputs = TokenInputsOp(
         x=projected, second=second, norm=norm, layers=3, width=16, factor=0.125, scale=2**-0.5
     )
     found = recorded.fill(inputs, 48).view(4, 3, 16)
-    gated = recorded.fill(Gate(x=gate, gates=found[:, 1], stride=48, width=16, by_gelu=True), 16)
+    gated = recorded.fill(GateOp(x=gate, gates=found[:, 1], stride=48, width=16, by_gelu=True), 16)
     recorded.run(ids, tokens(4), None)
     own = table[ids.clamp(min=0)].float().view(4, 3, 16) * 4.0
     wanted = (rms_norm(projected.float().view(12, 16) * 0.125, weight, 1e-6).view(4, 3, 16) + own) * 2**-0.5

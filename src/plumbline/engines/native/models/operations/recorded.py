@@ -81,19 +81,19 @@ class _Recorder:
 
     def embed(self, table: Tensor, factor: float) -> Tensor:
         width = table.shape[1]
-        return self._fill(cpu.Embed(table=table, width=width, factor=factor), width)
+        return self._fill(cpu.EmbedOp(table=table, width=width, factor=factor), width)
 
     def give(self, residual: Tensor, part: int) -> Tensor:
-        self._program.record(cpu.Give(residual=residual, width=residual.shape[1], part=part))
+        self._program.record(cpu.GiveOp(residual=residual, width=residual.shape[1], part=part))
         return residual
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
-        return self._fill(cpu.AddNorm(x=x, norm=_norm(norm), width=x.shape[1]), x.shape[1])
+        return self._fill(cpu.AddNormOp(x=x, norm=_norm(norm), width=x.shape[1]), x.shape[1])
 
     def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
-        alone, width = cpu.Norm(weight=None), x.shape[1]
+        alone, width = cpu.NormStruct(weight=None), x.shape[1]
         self._program.record(
-            cpu.AddNorm(x=x, residual=residual, norm=alone, width=width, factor=factor, scale=scale)
+            cpu.AddNormOp(x=x, residual=residual, norm=alone, width=width, factor=factor, scale=scale)
         )
         return residual
 
@@ -101,27 +101,27 @@ class _Recorder:
         self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
         width = x.shape[1]
-        operation = cpu.AddNorm(
+        operation = cpu.AddNormOp(
             x=x, residual=residual, norm=_norm(norm), width=width, factor=factor, scale=scale
         )
         return self._fill(operation, width), residual
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         outputs, inputs = layer.shape
-        result = self._fill(cpu.Linear(x=x, matrix=_matrix(layer)), outputs)
+        result = self._fill(cpu.LinearOp(x=x, matrix=_matrix(layer)), outputs)
         if layer.adapters is not None:
             assert isinstance(layer.adapters, CompiledAdapters)
             pairs = layer.adapters.table.pairs
-            self._program.record(cpu.Adapt(pairs=pairs, x=x, out=result, inputs=inputs, outputs=outputs))
+            self._program.record(cpu.AdaptOp(pairs=pairs, x=x, out=result, inputs=inputs, outputs=outputs))
         return result
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape, (keys, values) = heads.attention, cache
-        operation = cpu.Rope(heads=_heads(heads), qkv=qkv, stride=qkv.stride(0), keys=keys, values=values)
+        operation = cpu.RopeOp(heads=_heads(heads), qkv=qkv, stride=qkv.stride(0), keys=keys, values=values)
         return self._fill(operation, shape.heads * shape.head_dim)
 
     def rotate(self, q: Tensor, heads: Heads) -> Tensor:
-        return self._fill(cpu.Rope(heads=_heads(heads, kv_heads=0), qkv=q, stride=q.stride(0)), q.shape[1])
+        return self._fill(cpu.RopeOp(heads=_heads(heads, kv_heads=0), qkv=q, stride=q.stride(0)), q.shape[1])
 
     def select(
         self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
@@ -129,12 +129,12 @@ class _Recorder:
         for kept in (q, None if x is residual else x, gate, residual):
             if kept is not None:
                 stride, last = kept.stride(0), kept is residual
-                self._program.record(cpu.Keep(rows=kept, width=kept.shape[1], stride=stride, last=last))
+                self._program.record(cpu.KeepOp(rows=kept, width=kept.shape[1], stride=stride, last=last))
         return q, residual, x, gate
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         keys, values = cache
-        return self._fill(cpu.Attend(heads=_heads(heads), q=q, keys=keys, values=values), q.shape[1])
+        return self._fill(cpu.AttendOp(heads=_heads(heads), q=q, keys=keys, values=values), q.shape[1])
 
     def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
         return self._gate(attended, gate, by_gelu=False)
@@ -144,17 +144,17 @@ class _Recorder:
 
     def _gate(self, x: Tensor, gates: Tensor, by_gelu: bool) -> Tensor:
         width = x.shape[1]
-        operation = cpu.Gate(x=x, gates=gates, stride=gates.stride(0), width=width, by_gelu=by_gelu)
+        operation = cpu.GateOp(x=x, gates=gates, stride=gates.stride(0), width=width, by_gelu=by_gelu)
         return self._fill(operation, width)
 
     def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
         width, kind = x.shape[1] // (2 if gated else 1), cpu.ACTIVATIONS[activation]
-        return self._fill(cpu.Activate(x=x, width=width, activation=kind, gated=gated), width)
+        return self._fill(cpu.ActivateOp(x=x, width=width, activation=kind, gated=gated), width)
 
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
         inputs, matrices = states
         weights, conv = heads.weights, heads.weights.conv
-        net = cpu.Delta(
+        net = cpu.DeltaStruct(
             conv=conv.t().contiguous(),
             conv_bias=weights.conv_bias,
             rates=weights.rates,
@@ -166,23 +166,25 @@ class _Recorder:
             **asdict(heads.shape),
         )
         stride = projected.stride(0)
-        operation = cpu.Recur(delta=net, projected=projected, stride=stride, inputs=inputs, matrices=matrices)
+        operation = cpu.DeltaOp(
+            delta=net, projected=projected, stride=stride, inputs=inputs, matrices=matrices
+        )
         return self._fill(operation, heads.shape.value_heads * heads.shape.value_dim)
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
         width = heads.latent.heads * kv.shape[1]
-        return self._fill(cpu.LatentWrite(latent=_latent(heads), q=q, kv=kv, cache=cache[0]), width)
+        return self._fill(cpu.LatentWriteOp(latent=_latent(heads), q=q, kv=kv, cache=cache[0]), width)
 
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
         latent = _latent(heads)
-        return self._fill(cpu.LatentValues(latent=latent, x=attended), latent.heads * latent.value_dim)
+        return self._fill(cpu.LatentValuesOp(latent=latent, x=attended), latent.heads * latent.value_dim)
 
     def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
         table, width = inputs.weights.embedding, len(inputs.norm.weight)
         whole = table.shape[1]
         projected = self.linear(embedded, inputs.weights.projection)
-        own = self._fill(cpu.Embed(table=table, width=whole, factor=inputs.factor, second=True), whole)
-        operation = cpu.TokenInputs(
+        own = self._fill(cpu.EmbedOp(table=table, width=whole, factor=inputs.factor, second=True), whole)
+        operation = cpu.TokenInputsOp(
             x=projected,
             second=own,
             norm=_norm(inputs.norm),
@@ -196,7 +198,7 @@ class _Recorder:
     def experts(
         self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
     ) -> Tensor:
-        block = cpu.Experts(
+        block = cpu.ExpertsStruct(
             router=_matrix(weights.router),
             correction=weights.correction,
             shared_gate=weights.shared_gate,
@@ -209,28 +211,28 @@ class _Recorder:
         )
         asked = x if asked is None else asked
         return self._fill(
-            cpu.Mix(experts=block, x=x, asked=asked, shared=shared, width=x.shape[1]), x.shape[1]
+            cpu.ExpertsOp(experts=block, x=x, asked=asked, shared=shared, width=x.shape[1]), x.shape[1]
         )
 
 
-def _matrix(layer: Linear) -> cpu.Matrix:
+def _matrix(layer: Linear) -> cpu.MatrixStruct:
     assert layer.packed is not None, "the model was loaded for these kernels"
     return layer.packed.matrix(layer.bias)
 
 
-def _matrices(layers: object) -> list[cpu.Matrix]:
+def _matrices(layers: object) -> list[cpu.MatrixStruct]:
     assert isinstance(layers, list)
     return [_matrix(layer) for layer in layers]
 
 
-def _norm(norm: PreparedNorm) -> cpu.Norm:
+def _norm(norm: PreparedNorm) -> cpu.NormStruct:
     centred = norm.norm.kind == "layer"
-    return cpu.Norm(weight=norm.weight, bias=norm.bias, eps=norm.norm.eps, centred=centred)
+    return cpu.NormStruct(weight=norm.weight, bias=norm.bias, eps=norm.norm.eps, centred=centred)
 
 
-def _latent(heads: LatentHeads) -> cpu.Latent:
+def _latent(heads: LatentHeads) -> cpu.LatentStruct:
     shape = heads.latent
-    return cpu.Latent(
+    return cpu.LatentStruct(
         cos_sin=heads.cos_sin,
         norm=_norm(heads.norm),
         keys=_matrices(heads.keys),
@@ -243,9 +245,9 @@ def _latent(heads: LatentHeads) -> cpu.Latent:
     )
 
 
-def _heads(heads: Heads, kv_heads: int | None = None) -> cpu.Heads:
+def _heads(heads: Heads, kv_heads: int | None = None) -> cpu.HeadsStruct:
     shape = heads.attention
-    return cpu.Heads(
+    return cpu.HeadsStruct(
         heads=shape.heads,
         kv_heads=shape.kv_heads if kv_heads is None else kv_heads,
         dim=shape.head_dim,
