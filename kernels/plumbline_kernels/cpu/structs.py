@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-__all__ = ["Operation", "Struct", "declare", "difference", "header", "places"]
+__all__ = ["Operation", "Struct", "declare", "difference", "header", "operations", "places"]
 
 _NUMBERS: dict[str, Any] = {"int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "float": ctypes.c_float}
 _PLAIN = {int: "int64_t", bool: "int32_t", float: "float"}

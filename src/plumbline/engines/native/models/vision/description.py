@@ -18,16 +18,16 @@ class TowerNames:
     layer: str
     """What the names of a layer begin with, with a place for its number; the next ones follow it."""
     before_mixer: str
-    qkv: tuple[str, ...]
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     """One name if the checkpoint has them in one tensor."""
     q_norm: str = ""
     k_norm: str = ""
-    out: str
+    out: str = "self_attn.o_proj"
     after_mixer: str = ""
     before_feed_forward: str
-    up: tuple[str, ...]
+    up: tuple[str, ...] = ("mlp.fc1",)
     """The first layer of a feed-forward block; two names are its gate and itself."""
-    down: str
+    down: str = "mlp.fc2"
     after_feed_forward: str = ""
     class_row: str = ""
     positions: str = ""

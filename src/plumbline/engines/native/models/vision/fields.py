@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 from plumbline.engines.native.models.vision.layers import Activation
 
 __all__ = [
+    "Sizes",
     "check_scale",
     "chosen_layers",
     "read_activation",
     "read_axial_theta",
     "read_epsilon",
+    "read_sizes",
     "read_token",
 ]
 
@@ -38,6 +40,43 @@ def read_activation(fields: Fields, name: str, default: str) -> Activation:
             f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
         )
     return _ACTIVATIONS[value]
+
+
+class Sizes(TypedDict):
+    """The fields of `Tower` that all configs of one style name equally."""
+
+    hidden_size: int
+    width: int
+    layers: int
+    heads: int
+    head_dim: int
+    patch_size: int
+
+
+def read_sizes(
+    fields: Fields, hidden_size: int, width: int, layers: int, heads: int, patch_size: int
+) -> Sizes:
+    """Read the sizes of a tower of three colours, which have these defaults.
+
+    Raises:
+        UnsupportedModelError: the width is not divided evenly among the heads.
+    """
+    if fields.integer("num_channels", 3) != 3:
+        raise UnsupportedModelError("num_channels must be 3")
+    hidden_size, heads = (
+        fields.integer("hidden_size", hidden_size),
+        fields.integer("num_attention_heads", heads),
+    )
+    if hidden_size % heads:
+        raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
+    return Sizes(
+        hidden_size=hidden_size,
+        width=fields.integer("intermediate_size", width),
+        layers=fields.integer("num_hidden_layers", layers),
+        heads=heads,
+        head_dim=hidden_size // heads,
+        patch_size=fields.integer("patch_size", patch_size),
+    )
 
 
 def read_axial_theta(fields: Fields, default: float) -> float:

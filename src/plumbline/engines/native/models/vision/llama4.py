@@ -19,10 +19,11 @@ from torch import Tensor
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.description import AxialRotation, Tower, TowerNames
-from plumbline.engines.native.models.vision.fields import read_axial_theta, read_token
+from plumbline.engines.native.models.vision.fields import read_axial_theta, read_sizes, read_token
 from plumbline.engines.native.models.vision.interface import Encode, Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout, Part
 from plumbline.engines.native.models.vision.processor import (
+    HALF_COLOURS,
     Colours,
     Processor,
     check_pixels,
@@ -47,8 +48,7 @@ _UNUSED = (
 """Fields of the tower that do not change what is computed: activations are GELU, and norms have torch's epsilon."""
 _BILINEAR = 2
 _DEFAULTS: Json = {
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
+    **HALF_COLOURS,
     "max_patches": 16,
     "resample": _BILINEAR,
     "size": {"height": 336, "width": 336},
@@ -60,11 +60,7 @@ _NAMES = TowerNames(
     first_norm="vision_tower.layernorm_pre",
     layer="vision_tower.model.layers.{}.",
     before_mixer="input_layernorm",
-    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    out="self_attn.o_proj",
     before_feed_forward="post_attention_layernorm",
-    up=("mlp.fc1",),
-    down="mlp.fc2",
 )
 
 
@@ -127,31 +123,23 @@ def _read_tower(fields: Fields) -> tuple[Tower, Shuffle]:
     if fields.model_type not in ("", "llama4_vision_model"):
         raise UnsupportedModelError("vision_config.model_type must be 'llama4_vision_model'")
     fields.without_effect(_UNUSED)
-    if fields.integer("num_channels", 3) != 3:
-        raise UnsupportedModelError("num_channels must be 3")
     ratio = fields.number("pixel_shuffle_ratio", 0.5)
     if not 0.0 < ratio <= 1.0:
         raise UnsupportedModelError(f"pixel_shuffle_ratio {ratio!r:.{MOST_SHOWN}} must be at most 1")
-    hidden_size, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 16)
-    image_size, patch_size = fields.integer("image_size", 448), fields.integer("patch_size", 14)
+    sizes, image_size = read_sizes(fields, 768, 5632, 34, 16, 14), fields.integer("image_size", 448)
     theta = read_axial_theta(fields, 10000.0)
     tower = Tower(
-        hidden_size=hidden_size,
-        width=fields.integer("intermediate_size", 5632),
-        layers=fields.integer("num_hidden_layers", 34),
-        heads=heads,
-        head_dim=hidden_size // heads,
+        **sizes,
         activation="gelu",
         rms=False,
         eps=1e-5,
         bias=True,
         rotation=AxialRotation(theta=theta, columns_first=True, start=1, neighbours=True),
-        patch_size=patch_size,
         patch_kernel="linear",
         image_size=image_size,
         class_row="last",
         positions="each",
-        num_positions=(image_size // patch_size) ** 2 + 1,
+        num_positions=(image_size // sizes["patch_size"]) ** 2 + 1,
         names=_NAMES,
     )
     projector = Shuffle(side=round(1 / ratio), width=fields.integer("projector_output_dim", 4096))
@@ -159,7 +147,7 @@ def _read_tower(fields: Fields) -> tuple[Tower, Shuffle]:
         raise UnsupportedModelError(
             f"pixel_shuffle_ratio {ratio} does not fit {tower.side} patches a side (image_size / patch_size)"
         )
-    if tower.hidden_size % (4 * tower.heads):
+    if tower.head_dim % 4:
         raise UnsupportedModelError("hidden_size must be a multiple of 4 times num_attention_heads")
     if tower.width != tower.hidden_size * projector.side**2:
         raise UnsupportedModelError("intermediate_size must be hidden_size over pixel_shuffle_ratio squared")

@@ -13,11 +13,13 @@ from plumbline.engines.native.models.vision.fields import (
     chosen_layers,
     read_activation,
     read_axial_theta,
+    read_sizes,
     read_token,
 )
 from plumbline.engines.native.models.vision.interface import Encode, Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout, Part
 from plumbline.engines.native.models.vision.processor import (
+    CLIP_COLOURS,
     Processor,
     ResizedPreparation,
     check_pixels,
@@ -39,8 +41,7 @@ _MISTRAL3_TOWER: Json = {"model_type": "pixtral", "patch_size": 14}
 _MOST_PATCHES = 16_384
 """Of an image; 12,100 is the most of a release. The cost of attention is quadratic in them."""
 _DEFAULTS: Json = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    **CLIP_COLOURS,
     "size": {"longest_edge": 1024},
 }
 
@@ -74,19 +75,12 @@ def read_pixtral(fields: Fields, text: ModelDescription) -> PixtralVision:
             f"vision_feature_select_strategy {strategy!r:.{MOST_SHOWN}} is not supported with pixtral (full is)"
         )
     tower = _tower(fields.part("vision_config"))
-    return _vision(
-        fields,
-        text,
-        tower,
-        TwoLayers(
-            layers=chosen_layers(fields.get("vision_feature_layer", -2), tower.layers),
-            merge=1,
-            merger_eps=None,
-            activation=read_activation(fields, "projector_hidden_act", "gelu"),
-            bias=fields.flag("multimodal_projector_bias", True),
-        ),
-        token=32000,
+    projector = TwoLayers(
+        layers=chosen_layers(fields.get("vision_feature_layer", -2), tower.layers),
+        activation=read_activation(fields, "projector_hidden_act", "gelu"),
+        bias=fields.flag("multimodal_projector_bias", True),
     )
+    return _vision(fields, text, tower, projector, token=32000)
 
 
 def read_mistral3(fields: Fields, text: ModelDescription) -> PixtralVision:
@@ -95,19 +89,14 @@ def read_mistral3(fields: Fields, text: ModelDescription) -> PixtralVision:
     layers = chosen_layers(fields.get("vision_feature_layer", -1), tower.layers)
     if len(layers) > 1:
         raise UnsupportedModelError("vision_feature_layer must name one layer")
-    return _vision(
-        fields,
-        text,
-        tower,
-        TwoLayers(
-            layers=layers,
-            merge=fields.integer("spatial_merge_size", 2),
-            merger_eps=text.norm.eps,
-            activation=read_activation(fields, "projector_hidden_act", "gelu"),
-            bias=fields.flag("multimodal_projector_bias"),
-        ),
-        token=10,
+    projector = TwoLayers(
+        layers=layers,
+        merge=fields.integer("spatial_merge_size", 2),
+        merger_eps=text.norm.eps,
+        activation=read_activation(fields, "projector_hidden_act", "gelu"),
+        bias=fields.flag("multimodal_projector_bias"),
     )
+    return _vision(fields, text, tower, projector, token=10)
 
 
 def _vision(
@@ -124,22 +113,13 @@ def _tower(fields: Fields) -> Tower:
     if fields.model_type != "pixtral":
         raise UnsupportedModelError("vision_config.model_type must be 'pixtral'")
     fields.without_effect(_UNUSED)
-    if fields.integer("num_channels", 3) != 3:
-        raise UnsupportedModelError("num_channels must be 3")
-    hidden_size, heads = fields.integer("hidden_size", 1024), fields.integer("num_attention_heads", 16)
-    head_dim = hidden_size // heads
     tower = Tower(
-        hidden_size=hidden_size,
-        width=fields.integer("intermediate_size", 4096),
-        layers=fields.integer("num_hidden_layers", 24),
-        heads=heads,
-        head_dim=head_dim,
+        **read_sizes(fields, 1024, 4096, 24, 16, 16),
         activation=read_activation(fields, "hidden_act", "gelu"),
         rms=True,
         eps=1e-5,
         bias=False,
         rotation=AxialRotation(theta=read_axial_theta(fields, 10000.0), alternating=True),
-        patch_size=fields.integer("patch_size", 16),
         names=TowerNames(
             patches="vision_tower.patch_conv",
             first_norm="vision_tower.ln_pre",
@@ -152,7 +132,7 @@ def _tower(fields: Fields) -> Tower:
             down="feed_forward.down_proj",
         ),
     )
-    if hidden_size % heads or head_dim % 4 or fields.integer("head_dim", head_dim) != head_dim:
+    if tower.head_dim % 4 or fields.integer("head_dim", tower.head_dim) != tower.head_dim:
         raise UnsupportedModelError(
             "hidden_size must be num_attention_heads times head_dim, and that a multiple of 4"
         )

@@ -19,6 +19,8 @@ from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.media.images import decode_image, upright_size
 
 __all__ = [
+    "CLIP_COLOURS",
+    "HALF_COLOURS",
     "Colours",
     "Processor",
     "ResizedPreparation",
@@ -28,6 +30,12 @@ __all__ = [
     "read_resample",
 ]
 
+CLIP_COLOURS: Json = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+HALF_COLOURS: Json = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+"""The mean and the deviation of each colour that processors have by default."""
 _MOST_PIXELS = 4096**2
 """Of what a tower reads; releases have 2.6 million at most."""
 

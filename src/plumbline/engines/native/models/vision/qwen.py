@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from plumbline.engines.native.models.vision.fields import read_activation, read_
 from plumbline.engines.native.models.vision.interface import Encode, Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.native.models.vision.processor import (
+    CLIP_COLOURS,
     ResizedPreparation,
     read_colours,
     read_processor,
@@ -23,6 +24,15 @@ from plumbline.engines.native.models.vision.projectors import Mergers
 
 __all__ = ["QwenPreparation", "QwenVision", "read_qwen2", "read_qwen2_5", "read_qwen3", "read_qwen_processor"]
 
+_NAMES = TowerNames(
+    patches="visual.patch_embed.proj",
+    positions="visual.pos_embed.weight",
+    layer="visual.blocks.{}.",
+    before_mixer="norm1",
+    qkv=("attn.qkv",),
+    out="attn.proj",
+    before_feed_forward="norm2",
+)
 _UNUSED = "dtype initializer_range spatial_patch_size tokens_per_second torch_dtype"
 """Fields of training, of videos, and one that repeats another."""
 _MOST_PATCHES = 2**17
@@ -31,8 +41,7 @@ _MOST_PIXELS = 2**25
 _MOST_OF_THE_LEAST = 2**20
 """Pixels to which the smallest image may be enlarged; 65,536 in releases."""
 _DEFAULTS: Json = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    **CLIP_COLOURS,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
     "patch_size": 14,
     "temporal_patch_size": 2,
@@ -60,20 +69,6 @@ class QwenVision(Vision):
         return ("visual.rotary_pos_emb.",)
 
 
-def _names(up: tuple[str, ...], down: str) -> TowerNames:
-    return TowerNames(
-        patches="visual.patch_embed.proj",
-        positions="visual.pos_embed.weight",
-        layer="visual.blocks.{}.",
-        before_mixer="norm1",
-        qkv=("attn.qkv",),
-        out="attn.proj",
-        before_feed_forward="norm2",
-        up=up,
-        down=down,
-    )
-
-
 def read_qwen2(fields: Fields, text: ModelDescription) -> QwenVision:
     """Read the config of Qwen2-VL, whose `hidden_size` is that of the text."""
     tower = _fields(fields)
@@ -81,8 +76,7 @@ def read_qwen2(fields: Fields, text: ModelDescription) -> QwenVision:
     width = int(hidden_size * tower.number("mlp_ratio", 4))
     shape = _shape(tower, hidden_size, depth=32, patch=14)
     activation = read_activation(tower, "hidden_act", "quick_gelu")
-    names = _names(("mlp.fc1",), "mlp.fc2")
-    described = Tower(width=width, activation=activation, rms=False, names=names, **shape)
+    described = Tower(width=width, activation=activation, rms=False, names=_NAMES, **shape)
     return _vision(fields, text, tower, described, Mergers(), "hidden_size")
 
 
@@ -99,7 +93,7 @@ def read_qwen2_5(fields: Fields, text: ModelDescription) -> QwenVision:
         activation=read_activation(tower, "hidden_act", "silu"),
         rms=True,
         windows=Windows(side=side, full_layers=frozenset(full)),
-        names=_names(("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+        names=replace(_NAMES, up=("mlp.gate_proj", "mlp.up_proj"), down="mlp.down_proj"),
         **shape,
     )
     return _vision(fields, text, tower, described, Mergers(), "out_hidden_size")
@@ -125,7 +119,7 @@ def read_qwen3(fields: Fields, text: ModelDescription) -> QwenVision:
         patch_bias=True,
         positions="stretched",
         num_positions=math.isqrt(table),
-        names=_names(("mlp.linear_fc1",), "mlp.linear_fc2"),
+        names=replace(_NAMES, up=("mlp.linear_fc1",), down="mlp.linear_fc2"),
         **shape,
     )
     mergers = Mergers(norm="norm", first="linear_fc1", second="linear_fc2", further=further)

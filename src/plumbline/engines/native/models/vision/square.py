@@ -25,11 +25,14 @@ from plumbline.engines.native.models.vision.fields import (
     chosen_layers,
     read_activation,
     read_epsilon,
+    read_sizes,
     read_token,
 )
 from plumbline.engines.native.models.vision.interface import Encode, Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.native.models.vision.processor import (
+    CLIP_COLOURS,
+    HALF_COLOURS,
     Colours,
     Processor,
     read_colours,
@@ -64,15 +67,10 @@ _MOST_PIXELS = 100_000_000
 _CLIP: Json = {
     "crop_size": {"height": 224, "width": 224},
     "do_center_crop": True,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    **CLIP_COLOURS,
     "size": {"shortest_edge": 224},
 }
-_SIGLIP: Json = {
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-    "size": {"height": 224, "width": 224},
-}
+_SIGLIP: Json = {**HALF_COLOURS, "size": {"height": 224, "width": 224}}
 _KINDS: dict[str, Json] = {
     "CLIPImageProcessor": _CLIP,
     "LlavaImageProcessor": _CLIP,
@@ -134,26 +132,18 @@ def _read_tower(config: Json) -> Tower:
     patch, activation, eps = _TOWERS[fields.model_type]
     is_clip = fields.model_type == "clip_vision_model"
     fields.without_effect(_UNUSED)
-    if fields.integer("num_channels", 3) != 3:
-        raise UnsupportedModelError("num_channels must be 3")
-    heads, hidden_size = fields.integer("num_attention_heads", 12), fields.integer("hidden_size", 768)
-    image_size, patch_size = fields.integer("image_size", 224), fields.integer("patch_size", patch)
+    sizes, image_size = read_sizes(fields, 768, 3072, 12, 12, patch), fields.integer("image_size", 224)
     tower = Tower(
-        hidden_size=hidden_size,
-        width=fields.integer("intermediate_size", 3072),
-        layers=fields.integer("num_hidden_layers", 12),
-        heads=heads,
-        head_dim=hidden_size // heads,
+        **sizes,
         activation=read_activation(fields, "hidden_act", activation),
         rms=False,
         eps=read_epsilon(fields, "layer_norm_eps", eps),
         bias=True,
-        patch_size=patch_size,
         patch_bias=not is_clip,
         image_size=image_size,
         class_row="first" if is_clip else None,
         positions="each",
-        num_positions=(image_size // patch_size) ** 2 + is_clip,
+        num_positions=(image_size // sizes["patch_size"]) ** 2 + is_clip,
         names=TowerNames(
             patches="vision_tower.embeddings.patch_embedding",
             class_row="vision_tower.embeddings.class_embedding",
@@ -161,15 +151,10 @@ def _read_tower(config: Json) -> Tower:
             first_norm="vision_tower.pre_layrnorm" if is_clip else "",
             layer="vision_tower.encoder.layers.{}.",
             before_mixer="layer_norm1",
-            qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             out="self_attn.out_proj",
             before_feed_forward="layer_norm2",
-            up=("mlp.fc1",),
-            down="mlp.fc2",
         ),
     )
-    if hidden_size % heads:
-        raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
     if not tower.side:
         raise UnsupportedModelError("patch_size must not be more than image_size")
     fields.finish()
