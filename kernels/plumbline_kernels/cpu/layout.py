@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from plumbline_kernels.cpu import structs
-from plumbline_kernels.cpu.structs import Operation, Struct, declare
+from plumbline_kernels.cpu.structs import KernelOperation, Struct, declare
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,7 +212,7 @@ class DrawsStruct(Struct):
 
 
 @declare
-class EmbedOp(Operation):
+class EmbedOp(KernelOperation):
     """Look up the step's tokens in a table [V, width], times a factor."""
 
     buffers = 2  # Second embeddings may be as wide as the first ones, which are the residual stream.
@@ -224,7 +224,7 @@ class EmbedOp(Operation):
 
 
 @declare
-class GiveOp(Operation):
+class GiveOp(KernelOperation):
     """Add a part of the given rows, as wide as the residual [T, width], to the residual of their tokens."""
 
     residual: Out
@@ -233,7 +233,7 @@ class GiveOp(Operation):
 
 
 @declare
-class AddNormOp(Operation):
+class AddNormOp(KernelOperation):
     """Norm x [T, width], or the sum scale * (residual + factor * x), which is written to the residual."""
 
     buffers = 2  # A result may be used until the second next norm.
@@ -247,7 +247,7 @@ class AddNormOp(Operation):
 
 
 @declare
-class LinearOp(Operation):
+class LinearOp(KernelOperation):
     """Map x [T, in] to x @ weight.T + bias, [T, out]."""
 
     x: Rows
@@ -256,7 +256,7 @@ class LinearOp(Operation):
 
 
 @declare
-class AdaptOp(Operation):
+class AdaptOp(KernelOperation):
     """Add to the result [T, outputs] of a linear layer of x [T, inputs] the products of the adapters of the rows."""
 
     pairs: Annotated[ctypes.Array[PairStruct], "const Pair*"]  # by slot
@@ -267,7 +267,7 @@ class AdaptOp(Operation):
 
 
 @declare
-class RopeOp(Operation):
+class RopeOp(KernelOperation):
     """Rotate q and k of qkv, write k and v to the cache, and q to `out`; heads without keys have no cache."""
 
     heads: HeadsStruct
@@ -279,7 +279,7 @@ class RopeOp(Operation):
 
 
 @declare
-class KeepOp(Operation):
+class KeepOp(KernelOperation):
     """Move the rows of the step's `Selection` up to the front of a buffer."""
 
     rows: Out
@@ -289,7 +289,7 @@ class KeepOp(Operation):
 
 
 @declare
-class AttendOp(Operation):
+class AttendOp(KernelOperation):
     """Compute the attention of q over the cache, [T, H * dim]."""
 
     heads: HeadsStruct
@@ -300,7 +300,7 @@ class AttendOp(Operation):
 
 
 @declare
-class ActivateOp(Operation):
+class ActivateOp(KernelOperation):
     """Compute activation(gate) * up of x [T, 2 * width], or activation(x) of [T, width]."""
 
     x: Rows
@@ -311,7 +311,7 @@ class ActivateOp(Operation):
 
 
 @declare
-class GateOp(Operation):
+class GateOp(KernelOperation):
     """Compute x * sigmoid(gates), or gelu(x) * gates, both [T, width]."""
 
     x: Rows
@@ -323,7 +323,7 @@ class GateOp(Operation):
 
 
 @declare
-class TokenInputsOp(Operation):
+class TokenInputsOp(KernelOperation):
     """Compute (norm(factor * x) + second) * scale of rows [T, layers, width]: the inputs of all layers."""
 
     x: Rows
@@ -337,7 +337,7 @@ class TokenInputsOp(Operation):
 
 
 @declare
-class ExpertsOp(Operation):
+class ExpertsOp(KernelOperation):
     """Add up the results of experts for x [T, width] and `shared` times its gate; the router reads `asked`."""
 
     experts: ExpertsStruct
@@ -349,7 +349,7 @@ class ExpertsOp(Operation):
 
 
 @declare
-class LatentWriteOp(Operation):
+class LatentWriteOp(KernelOperation):
     """Write latents and keys of kv to the cache; computes queries over it, [T, H * (rank + rope)]."""
 
     latent: LatentStruct
@@ -360,7 +360,7 @@ class LatentWriteOp(Operation):
 
 
 @declare
-class LatentValuesOp(Operation):
+class LatentValuesOp(KernelOperation):
     """Map sums of what the cache has to the values of heads, [T, H * value_dim]."""
 
     latent: LatentStruct
@@ -369,7 +369,7 @@ class LatentValuesOp(Operation):
 
 
 @declare
-class DeltaOp(Operation):
+class DeltaOp(KernelOperation):
     """Run a delta net on its projection and its states; computes [T, HV * value_dim]."""
 
     delta: DeltaStruct

@@ -11,7 +11,7 @@ from torch import Tensor
 from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, Selection
 from plumbline_kernels.cpu.layout import KINDS, GroupsStruct, Op, PairStruct, SequencesStruct, StepStruct
 from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.structs import Operation
+from plumbline_kernels.cpu.structs import KernelOperation
 
 __all__ = ["Adapters", "Program"]
 
@@ -52,12 +52,12 @@ class Program:
         self.capacity = capacity
         self._library, self._dtype = library, dtype
         self._step = StepStruct(block_size=block_size, is_bf16=dtype == torch.bfloat16)
-        self._operations: list[Operation] = []
+        self._operations: list[KernelOperation] = []
         self._array: ctypes.Array[Op] | None = None
-        self._buffers: dict[tuple[type[Operation], int, int], Tensor] = {}
-        self._filled: Counter[type[Operation]] = Counter()
+        self._buffers: dict[tuple[type[KernelOperation], int, int], Tensor] = {}
+        self._filled: Counter[type[KernelOperation]] = Counter()
 
-    def fill(self, operation: Operation, width: int) -> Tensor:
+    def fill(self, operation: KernelOperation, width: int) -> Tensor:
         """Record an operation that fills a buffer, `out`; returns the buffer, [capacity, width]."""
         kind = type(operation)
         place = kind, width, self._filled[kind] % kind.buffers
@@ -68,7 +68,7 @@ class Program:
         self.record(operation)
         return self._buffers[place]
 
-    def record(self, operation: Operation) -> None:
+    def record(self, operation: KernelOperation) -> None:
         """Record an operation that writes to what it names."""
         self._operations.append(operation)
 

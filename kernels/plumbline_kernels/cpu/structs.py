@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-__all__ = ["Operation", "Struct", "declare", "difference", "header", "operations", "places"]
+__all__ = ["KernelOperation", "Struct", "declare", "difference", "header", "operations", "places"]
 
 _NUMBERS: dict[str, Any] = {"int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "float": ctypes.c_float}
 _PLAIN = {int: "int64_t", bool: "int32_t", float: "float"}
@@ -44,7 +44,7 @@ class Struct(ctypes.Structure):
         setattr(self, name, value.data_ptr() if hasattr(value, "data_ptr") else value)
 
 
-class Operation(Struct):
+class KernelOperation(Struct):
     """A structure that describes an operation of a program; its place among them is its kind."""
 
     buffers: ClassVar[int] = 1
@@ -81,9 +81,9 @@ def _field(declared: Any) -> Any:
     return ctypes.c_void_p if c_type.endswith("*") else _NUMBERS.get(c_type, _kind(declared))
 
 
-def operations() -> "list[type[Operation]]":
+def operations() -> "list[type[KernelOperation]]":
     """Return the operations; their places are their kinds."""
-    return [cls for cls in _structs if issubclass(cls, Operation)]
+    return [cls for cls in _structs if issubclass(cls, KernelOperation)]
 
 
 def _is_template(cls: type[Struct]) -> bool:

@@ -70,9 +70,10 @@ class Tower:
     """A transformer over patches.
 
     In a layer without windows each patch attends to all, so the time grows with the square of the patches. The memory
-    does not, as no scores are kept: n patches take about 9 * n * hidden_size numbers at once. Processors of releases
-    allow 65,536 patches, which become 16,384 tokens. With 27 layers of 1,152 they are 3e14 multiplications: seconds on
-    a GPU, and an hour on a CPU of 1e11 a second, which gives the image up before (`native/images.py`).
+    does not, as no scores are kept: n patches take about 9 * n * hidden_size numbers at once, and n * hidden_size for
+    each further layer that the projector reads. Processors of releases allow 65,536 patches, which become 16,384
+    tokens. With 27 layers of 1,152 they are 3e14 multiplications: seconds on a GPU, and an hour on a CPU of 1e11 a
+    second, which gives the image up before (`native/images.py`).
     """
 
     hidden_size: int

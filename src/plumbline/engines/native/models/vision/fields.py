@@ -9,7 +9,7 @@ from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 from plumbline.engines.native.models.vision.layers import Activation
 
 __all__ = [
-    "Sizes",
+    "TowerSizes",
     "check_scale",
     "chosen_layers",
     "read_activation",
@@ -42,7 +42,7 @@ def read_activation(fields: Fields, name: str, default: str) -> Activation:
     return _ACTIVATIONS[value]
 
 
-class Sizes(TypedDict):
+class TowerSizes(TypedDict):
     """The fields of `Tower` that all configs of one style name equally."""
 
     hidden_size: int
@@ -55,7 +55,7 @@ class Sizes(TypedDict):
 
 def read_sizes(
     fields: Fields, hidden_size: int, width: int, layers: int, heads: int, patch_size: int
-) -> Sizes:
+) -> TowerSizes:
     """Read the sizes of a tower of three colours, which have these defaults.
 
     Raises:
@@ -69,7 +69,7 @@ def read_sizes(
     )
     if hidden_size % heads:
         raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
-    return Sizes(
+    return TowerSizes(
         hidden_size=hidden_size,
         width=fields.integer("intermediate_size", width),
         layers=fields.integer("num_hidden_layers", layers),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.vision.description import Tower
 
-__all__ = ["Grid"]
+__all__ = ["PatchGrid"]
 
 
 class _Group(NamedTuple):
@@ -23,7 +23,7 @@ class _Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PatchGrid:
     """The patches of an image, square after square; with windows, those of a window are neighbours."""
 
     merge: int
@@ -36,7 +36,7 @@ class Grid:
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, tower: Tower, pixels: Tensor) -> Grid:
+    def of(cls, tower: Tower, pixels: Tensor) -> PatchGrid:
         """Return that of pixels [3, height, width]."""
         lines, columns = (side // tower.square for side in pixels.shape[1:])
         if tower.windows is None:

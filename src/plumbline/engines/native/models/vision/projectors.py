@@ -12,13 +12,13 @@ from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.vision.description import Tower
-from plumbline.engines.native.models.vision.grid import Grid
+from plumbline.engines.native.models.vision.grid import PatchGrid
 from plumbline.engines.native.models.vision.layers import ACTIVATIONS, Activation, RmsNorm
-from plumbline.engines.native.models.vision.weights import Weights
+from plumbline.engines.native.models.vision.weights import TowerWeights
 
 __all__ = ["Averages", "Mergers", "PoolingProjector", "Project", "Projector", "Shuffle", "TwoLayers"]
 
-Project = Callable[[Mapping[int, Tensor], Grid], Tensor]
+Project = Callable[[Mapping[int, Tensor], PatchGrid], Tensor]
 """Map the results of layers by their number, 0 for the embedded patches, to rows of the text."""
 
 
@@ -32,7 +32,7 @@ class Projector(ABC):
         return (tower.layers,)
 
     @abstractmethod
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """Fetch its weights; `hidden_size` is the width of the text."""
 
 
@@ -57,15 +57,15 @@ class TwoLayers(Projector):
         """See `Projector.layers_read`."""
         return self.layers
 
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """See `Projector.load`."""
         width, side, prefix = tower.hidden_size, self.merge, "multi_modal_projector"
-        merged: Callable[[Tensor, Grid], Tensor] | None = None
+        merged: Callable[[Tensor, PatchGrid], Tensor] | None = None
         if self.merger_eps is not None:
             norm = RmsNorm(weights.fetch(f"{prefix}.norm.weight", (width,)), self.merger_eps)
             merger = weights.linear(f"{prefix}.patch_merger.merging_layer", width, width * side**2)
 
-            def merged(x: Tensor, grid: Grid) -> Tensor:
+            def merged(x: Tensor, grid: PatchGrid) -> Tensor:
                 lines, columns = (count // side for count in grid.shape)
                 squares = norm(x).view(lines, side, columns, side, width).permute(0, 2, 4, 1, 3)
                 return merger(squares.reshape(-1, width * side**2))
@@ -74,7 +74,7 @@ class TwoLayers(Projector):
         second = weights.linear(f"{prefix}.linear_2", hidden_size, hidden_size, bias=self.bias)
         between = ACTIVATIONS[self.activation]
 
-        def project(states: Mapping[int, Tensor], grid: Grid) -> Tensor:
+        def project(states: Mapping[int, Tensor], grid: PatchGrid) -> Tensor:
             x = torch.cat([states[index] for index in self.layers], -1)
             x = x[1:] if self.drops_first else x
             return second(between(first(x if merged is None else merged(x, grid))))
@@ -89,7 +89,7 @@ class PoolingProjector(Projector):
     side: int
     """Patches of a side of a square."""
 
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """See `Projector.load`."""
         width, prefix = tower.hidden_size, "multi_modal_projector"
         last = weights.norm("vision_tower.post_layernorm")
@@ -97,7 +97,7 @@ class PoolingProjector(Projector):
         projection = weights.fetch(f"{prefix}.mm_input_projection_weight", (width, hidden_size))
         linear = Linear(projection.t().contiguous())
 
-        def project(states: Mapping[int, Tensor], grid: Grid) -> Tensor:
+        def project(states: Mapping[int, Tensor], grid: PatchGrid) -> Tensor:
             rows = last(states[tower.layers])
             square = rows.t().reshape(1, -1, *grid.shape)
             pooled = F.avg_pool2d(square, self.side).flatten(2)[0].t()
@@ -115,7 +115,7 @@ class Averages(Projector):
     standardised: bool
     """Whether averages are shifted and scaled by numbers of the checkpoint."""
 
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """See `Projector.load`."""
         width = tower.hidden_size
         standard = [
@@ -125,7 +125,7 @@ class Averages(Projector):
         ]
         linear = weights.linear("embed_vision.embedding_projection", hidden_size, width)
 
-        def project(states: Mapping[int, Tensor], grid: Grid) -> Tensor:
+        def project(states: Mapping[int, Tensor], grid: PatchGrid) -> Tensor:
             x = states[tower.layers]
             # In fp32: fp16 has no numbers so large.
             square = x.view(*grid.shape, -1).float().permute(2, 0, 1)
@@ -147,7 +147,7 @@ class Shuffle(Projector):
     width: int
     """Of the two layers of the adapter."""
 
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """See `Projector.load`."""
         last, side, adapter = (
             weights.norm("vision_tower.layernorm_post"),
@@ -158,7 +158,7 @@ class Shuffle(Projector):
         second = weights.linear(f"{adapter}.mlp.fc2", self.width, self.width)
         linear = weights.linear("multi_modal_projector.linear_1", hidden_size, self.width)
 
-        def project(states: Mapping[int, Tensor], grid: Grid) -> Tensor:
+        def project(states: Mapping[int, Tensor], grid: PatchGrid) -> Tensor:
             lines, columns = (count // side for count in grid.shape)
             rows = last(states[tower.layers])[:-1]
             squares = rows.view(lines, side, columns, side, -1).permute(0, 2, 1, 3, 4)
@@ -182,7 +182,7 @@ class Mergers(Projector):
         """See `Projector.layers_read`."""
         return (*(index + 1 for index in self.further), tower.layers)
 
-    def load(self, tower: Tower, hidden_size: int, weights: Weights) -> Project:
+    def load(self, tower: Tower, hidden_size: int, weights: TowerWeights) -> Project:
         """See `Projector.load`."""
         merged = tower.merge**2
         width = tower.hidden_size * merged
@@ -204,7 +204,7 @@ class Mergers(Projector):
             for index in range(len(self.further))
         ]
 
-        def project(states: Mapping[int, Tensor], grid: Grid) -> Tensor:
+        def project(states: Mapping[int, Tensor], grid: PatchGrid) -> Tensor:
             parts = [merge(states[index + 1]) for merge, index in zip(deep, self.further, strict=True)]
             return grid.in_order(torch.cat((last(states[tower.layers]), *parts), -1))
 

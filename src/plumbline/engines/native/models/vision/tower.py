@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.vision.description import Tower
-from plumbline.engines.native.models.vision.grid import Grid
+from plumbline.engines.native.models.vision.grid import PatchGrid
 from plumbline.engines.native.models.vision.interface import UnwantedError, Vision
 from plumbline.engines.native.models.vision.layers import (
     ACTIVATIONS,
@@ -20,7 +20,7 @@ from plumbline.engines.native.models.vision.layers import (
     attend,
     rotation,
 )
-from plumbline.engines.native.models.vision.weights import Fetch, TowerLayer, Weights
+from plumbline.engines.native.models.vision.weights import Fetch, TowerLayer, TowerWeights
 
 __all__ = ["TowerEncoder"]
 
@@ -36,7 +36,7 @@ class TowerEncoder:
         """Take the description, the weights that it asks for, and the type of the text."""
         self.vision = vision
         self._dtype = dtype
-        tower, names, weights = vision.tower, vision.tower.names, Weights(vision.tower, fetch)
+        tower, names, weights = vision.tower, vision.tower.names, TowerWeights(vision.tower, fetch)
         width = tower.hidden_size
         kernel = weights.patch_kernel()
         self._device, self._type = kernel.device, kernel.dtype
@@ -66,7 +66,7 @@ class TowerEncoder:
     def _rows(self, pixels: Tensor, is_wanted: Callable[[], bool]) -> Tensor:
         """Return the rows of one tile."""
         tower = self.vision.tower
-        grid = Grid.of(tower, pixels)
+        grid = PatchGrid.of(tower, pixels)
         x = self._embedded(pixels, grid)
         turn = None if tower.rotation is None else _rotation(tower, grid, x)
         states = {0: x}
@@ -79,7 +79,7 @@ class TowerEncoder:
                 states[index + 1] = x
         return self._project(states, grid)
 
-    def _embedded(self, pixels: Tensor, grid: Grid) -> Tensor:
+    def _embedded(self, pixels: Tensor, grid: PatchGrid) -> Tensor:
         """Return the rows before the first layer."""
         tower, table = self.vision.tower, self._positions
         x = self._patches(grid.cut(pixels))
@@ -99,7 +99,7 @@ class TowerEncoder:
         layer: TowerLayer,
         x: Tensor,
         turn: Rotation | None,
-        windows: Grid | None,
+        windows: PatchGrid | None,
         is_wanted: Callable[[], bool],
     ) -> Tensor:
         """Return the attention of rows to all of the image, or to those of their window."""
@@ -136,7 +136,7 @@ def _ask(is_wanted: Callable[[], bool]) -> None:
         raise UnwantedError
 
 
-def _rotation(tower: Tower, grid: Grid, like: Tensor) -> Rotation:
+def _rotation(tower: Tower, grid: PatchGrid, like: Tensor) -> Rotation:
     """Return the rotation of the patches of an image; a class token is not rotated."""
     kind = tower.rotation
     assert kind is not None

@@ -12,7 +12,7 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.vision.description import Tower
 from plumbline.engines.native.models.vision.layers import Norm, RmsNorm
 
-__all__ = ["BOUNDS", "Fetch", "TowerLayer", "Weights"]
+__all__ = ["BOUNDS", "Fetch", "TowerLayer", "TowerWeights"]
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
 """Return a tensor by its name and shape, in the type that the tower runs in."""
@@ -53,7 +53,7 @@ class _Clipped:
         return self.linear(x.clamp(least_in, most_in)).clamp(least_out, most_out)
 
 
-class Weights:
+class TowerWeights:
     """Fetch the weights of a tower and of a projector."""
 
     def __init__(self, tower: Tower, fetch: Fetch) -> None:
