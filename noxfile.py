@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -217,7 +218,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate code from the contract, and three pages; `-- --check` fails if the committed code differs."""
+    """Generate code from the contract, and three committed pages; `-- --check` fails if the committed code differs."""
     environment = Environment(session, DEV)
     environment.run("python", "openapi/generate", *session.posargs)
     if not session.posargs:
@@ -398,6 +399,10 @@ def docs(session: nox.Session) -> None:
     """
     environment = Environment(session, f"{SERVE},docs")
     environment.run("python", "conformance/reference_servers/pages.py")
+    environment.run(
+        "python", "-m", "generate.parameters", "docs/reference/parameters.md", PYTHONPATH="openapi"
+    )
+    shutil.copyfile("tests/differential/differences.md", "docs/reference/dialect-differences.md")
     environment.run("sphinx-build", "-q", "-E", "-W", "-n", "-b", "dirhtml", "docs", "docs/build/site")
 
 

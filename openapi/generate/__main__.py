@@ -18,7 +18,7 @@ if not __package__:  # Run as a folder: make the package importable under its ow
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     __package__ = "generate"
 
-from generate import bundle, operations, parameters, sdk_types
+from generate import bundle, operations, sdk_types
 from generate.structs import Types
 
 SERVER = bundle.ROOT / "src/plumbline/contract/_generated"
@@ -42,7 +42,6 @@ def outputs() -> dict[Path, str]:
     formatted = {path: _format(path, text) for path, text in files.items()}
     return {
         **formatted,
-        parameters.PAGE: parameters.write_page(whole, found),
         SERVER / "openapi.yaml": yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=110),
         JUDGE / "__init__.py": _format(
             JUDGE / "__init__.py", f'{header}"""Load the contract and its rules for the judge."""\n'

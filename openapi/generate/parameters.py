@@ -1,4 +1,4 @@
-"""Write docs/reference/parameters.md: every field of every request, with its limits, its effect and its tests.
+"""Write the page of parameters: every field of every request, with its limits, its effect and its tests.
 
 Types, limits and descriptions come from the contract, exceptions from `effects.yaml`. The tests of a field are the
 files of `tests/server` that send it: those with its name as a string or as a keyword argument.
@@ -7,24 +7,22 @@ files of `tests/server` that send it: those with its name as a string or as a ke
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from generate import bundle
 from generate.bundle import SCHEMA_REF, Json
-from generate.operations import Operation
+from generate.operations import Operation, operations
 
-__all__ = ["EFFECTS", "PAGE", "effect_of", "fields", "tests_of", "write_page"]
+__all__ = ["EFFECTS", "effect_of", "fields", "tests_of", "write_page"]
 
-PAGE = bundle.ROOT / "docs" / "reference" / "parameters.md"
 EFFECTS = bundle.OPENAPI / "effects.yaml"
 _TESTS = bundle.ROOT / "tests" / "server"
 
 _INTRODUCTION = """\
 # Parameters
-
-<!-- Written by `python openapi/generate` from the contract. Do not edit. -->
 
 Every field of every request, what it does and which tests show it. A field that is not in these tables is ignored, with
 its name in the header `x-plumbline-ignored` and in the log; with `--strict` it is a 400.
@@ -168,3 +166,8 @@ def _limits(schema: Json) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":  # `nox -s docs`: python -m generate.parameters FILE
+    document = bundle.document()
+    Path(sys.argv[1]).write_text(write_page(document, operations(document)), "utf-8")

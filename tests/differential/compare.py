@@ -1,7 +1,7 @@
 """Compare other servers' parsers with ours on our cases, and list the differences.
 
     python tests/differential/compare.py           every difference has a verdict, or this fails
-    python tests/differential/compare.py --write   and docs/reference/dialect-differences.md is written
+    python tests/differential/compare.py --write   and tests/differential/differences.md is written
 
 A verdict is a person's: `verdicts.json` has them, for one case or for several alike. `ours` means that our reading is
 right, `theirs` that ours should change, `ambiguous` that the output can be read either way.
@@ -327,7 +327,7 @@ def main() -> int:
             f"  output {difference.text!r}\n  ours   {_described(difference.ours)}\n  theirs {difference.theirs}"
         )
     if "--write" in sys.argv:
-        (ROOT / "docs/reference/dialect-differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
+        (ROOT / "tests/differential/differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
     return 1 if missing else 0
 
 

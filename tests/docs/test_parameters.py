@@ -1,4 +1,4 @@
-"""docs/reference/parameters.md is true: refused fields are refused, hints do nothing, every field is sent by a test.
+"""The page of parameters is true: refused fields are refused, hints do nothing, every field is sent by a test.
 
 Laws:
     1. A field that the page calls refused is a 400 that names it; every other field of `UNSUPPORTED` is one of these.

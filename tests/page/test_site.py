@@ -13,7 +13,7 @@ from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copyfile, copytree, ignore_patterns
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -44,6 +44,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copytree(ROOT / "docs", root / "docs", ignore=ignore_patterns("build", "rules"))
     script = ROOT / "conformance" / "reference_servers" / "pages.py"
     subprocess.run([sys.executable, str(script), str(root), *SERVERS], check=True)
+    page = str(root / "docs" / "reference" / "parameters.md")
+    subprocess.run([sys.executable, "-m", "generate.parameters", page], check=True, cwd=ROOT / "openapi")
+    differences = ROOT / "tests" / "differential" / "differences.md"
+    copyfile(differences, root / "docs" / "reference" / "dialect-differences.md")
     built = root / "site"
     # The options of `nox -s docs`.
     options = ("-q", "-E", "-W", "-n", "-b", "dirhtml")

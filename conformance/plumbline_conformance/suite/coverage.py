@@ -34,7 +34,7 @@ def manifest() -> dict[str, list[str] | str]:
 
 
 def as_markdown() -> str:
-    """Return the text of `docs/reference/rules.md`."""
+    """Return the text of the page of `list --rules --markdown`."""
     lines = [
         "# Rules and their checks",
         "",
