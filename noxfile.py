@@ -198,6 +198,19 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="virtualenv")
+def changelog(session: nox.Session) -> None:
+    """Join the files of changes/ into CHANGELOG.md: `-- --version 0.2.0`; `-- --draft --version …` only prints."""
+    session.install("towncrier")
+    session.run("towncrier", "build", "--yes", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def size(session: nox.Session) -> None:
+    """Print lines of code and tests by house, and the difference to the last release, or to `-- COMMIT`."""
+    session.run("python3", "tests/size.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="virtualenv")
 def audit(session: nox.Session) -> None:
     """Look for known defects of the pinned packages (needs pypi.org), and for secrets in the files."""
     session.install("pip-audit", "detect-secrets")

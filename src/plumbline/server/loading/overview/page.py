@@ -24,15 +24,16 @@ _INTRODUCTION = """\
 
 `plumbline models --supported` prints this page in short. A model is recognised by the `model_type` of its
 `config.json`. `--engine auto` takes our engine for the models of the first table and [another engine](engines.md) for
-the rest. For GGUF files it takes llama.cpp, or our engine where [that is faster](native-engine.md#gguf-files-on-our-engine).
+the rest. For GGUF files it takes llama.cpp, or our engine where
+[that is faster](native-engine.md#gguf-files-on-our-engine).
 
 ## Models of our engine
 
 All of them run on a CPU, with compiled C++ kernels where head sizes are multiples of 32 and other widths of 16, else
 with torch, and on a GPU, where decode steps are CUDA graphs. Weights may be quantised:
 `quant_method` is one of {formats}
-([kinds of each](native-engine.md#quantised-checkpoints-on-our-engine)); `mxfp4` is for experts that are one tensor, as those
-of `gpt_oss`. [Adapters](adapters.md) change linear layers; they are refused for experts, for the embedding
+([kinds of each](native-engine.md#quantised-checkpoints-on-our-engine)); `mxfp4` is for experts that are one tensor,
+as those of `gpt_oss`. [Adapters](adapters.md) change linear layers; they are refused for experts, for the embedding
 and for the output layer.
 
 - **layers**: attention and dense blocks where nothing is named.
