@@ -1,5 +1,11 @@
 // A pool of threads that share the parts of one task.
 //
+// A task is a function and a number of parts. `run` posts it: it stores the function, then the number of parts and the
+// next part (0) in one atomic word. Whoever is free adds 1 to the word and computes the part that it got, until the
+// parts are used up; a count of finished parts tells the caller when all results are there. Helpers spin
+// between the operations of a step, which follow each other within microseconds, and sleep between steps. After a fork
+// the pool is made anew: threads do not survive one.
+//
 // The caller works too, and waits only for parts that a helper has begun. A helper without a core at that moment (an
 // event loop runs beside the engine, often on two cores) therefore delays nothing, as it would at a barrier of OpenMP.
 #pragma once

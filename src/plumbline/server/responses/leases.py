@@ -1,4 +1,11 @@
-"""Renew the leases of a server's work, and end what servers that have gone left unfinished (R-04)."""
+"""Renew the leases of a server's work, and end what servers that have gone left unfinished (R-04).
+
+A lease is a column of the row that it protects: the process that works on a response or a conversation, and until when,
+by the database's clock. Two loops run beside each other: one renews the leases of this server, which also tells it what
+was cancelled or deleted elsewhere; the other looks for leases that have expired and fails what they protected. A lease
+counts as expired when the searcher has seen it expired for two seconds of its own monotonic clock, so that setting a
+clock ends nothing; and after a failure of the store everybody first renews before anything counts as abandoned.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,13 @@
 """Build grammars in llguidance's dialect of Lark from expressions.
 
-As in prompts, text never matches a control token: the grammar names control tokens by id. Other added tokens are text,
-and the model may write their text as one token or as several.
+An expression is a string of Lark: a rule's name, a literal, or a sequence of them. Methods return expressions and
+register the rules that these need, so a caller composes an answer's grammar from the inside out and `build` writes all
+rules once. Schemas become llguidance's `%json`, after `json_schema.checked` has rewritten what it cannot enforce.
+
+llguidance cuts text into lexemes before it parses and never goes back, so alternatives must differ within their first
+lexeme, or be cut alike: `literals` prepares the texts of an alternative for that. As in prompts, text never matches a
+control token: the grammar names control tokens by id. Other added tokens are text, and the model may write their text
+as one token or as several. Everything that is written is counted, and a grammar beyond the bounds is refused.
 """
 
 from __future__ import annotations
