@@ -15,6 +15,7 @@ from support.weights.gguf_files import random_reference, write_gguf
 from support.weights.model_families import CASES, Case
 from support.weights.vision import make_model
 from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.families import FAMILIES
@@ -62,6 +63,8 @@ def test_every_family_runs_on_our_engine_with_or_without_a_gpu(
 ) -> None:
     """Kimi K2 has the fields of DeepSeek V3."""
     named = "deepseek_v3" if family == "kimi_k2" else family
+    if named not in CONFIG_MAPPING:
+        pytest.skip("transformers is older than this family")
     case = next((case for case in CASES if case.family == named), Case(named, {"hidden_size": 512}))
     config = case.config()
     fields = json.loads(config.to_json_string()) | {"model_type": family}
