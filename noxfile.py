@@ -257,7 +257,7 @@ def drift(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
-    """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
+    """Judge our own server with the pocket model, or another with `-- URL --model NAME`."""
     Environment(session, DEV).run("python", "conformance/own_server/check.py", *session.posargs)
 
 
@@ -331,7 +331,7 @@ def client_cases(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def verify(session: nox.Session) -> None:
-    """Tell apart servers with one fault each by `plumbline verify`: all, or some with `-- template weights`."""
+    """Tell apart servers with one fault each by `plumbline compare`: all, or some with `-- template weights`."""
     Environment(session, DEV).run("python", "conformance/own_server/verify.py", *session.posargs)
 
 

@@ -182,7 +182,7 @@ async def main() -> int:
     port = server.sockets[0].getsockname()[1]
     machine = environment()
     watch = ("-m", "plumbline_conformance.cli", "watch", "--listen", ":0")
-    proxy, front = await _started(*watch, "--upstream", f"http://127.0.0.1:{port}")
+    proxy, front = await _started(*watch, f"http://127.0.0.1:{port}")
     relay, plain = await _started(
         str(Path(__file__).with_name("relay.py")), "--upstream", f"http://127.0.0.1:{port}"
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from own_server.launch import KEY, MODEL, DidNotStart, free_port, launched_server
-from plumbline_conformance.cli import check, main
+from plumbline_conformance.cli import main
+from plumbline_conformance.cli.check import check
 from plumbline_conformance.suite.model import Target
 
 __all__ = ["run"]

@@ -20,7 +20,7 @@ def run(argv: Sequence[str]) -> int:
         options += ["--model", folder]
     try:
         with launched_server(None, f"--served-model-name={_MODEL}", *options) as base_url:
-            return main(["exact", folder, "--base-url", base_url, "--model", _MODEL])
+            return main(["compare", base_url, folder, "--model", _MODEL])
     except DidNotStart:
         print("The server did not start; its log above has the reason.", file=sys.stderr)
         return 2

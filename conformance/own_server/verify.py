@@ -1,4 +1,4 @@
-"""Tell apart servers with one fault each by `plumbline verify` (`nox -s verify`).
+"""Tell apart servers with one fault each by `plumbline compare` (`nox -s verify`).
 
 The baseline is our server with the pocket model. Each other server has one fault: another template, tools left out,
 another parser, a temperature that is ignored, a lower limit of tokens, weights that are quantised too far. The one
@@ -29,7 +29,7 @@ from plumbline.answer.dialects.raw_text import raw_text_reader
 from plumbline.pocket import MODEL_DIR
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.verify.formats import lines
-from plumbline_conformance.verify.run import Plan, verify
+from plumbline_conformance.verify.run import Rows, verify
 from plumbline_training.texts import corpus
 from plumbline_training.texts.words import Lexicon
 
@@ -159,14 +159,14 @@ def main() -> int:
     wrong = []
     with tempfile.TemporaryDirectory() as name, launched_server(None) as upstream:
         folder = Path(name)
-        plan = Plan(samples=folder / "rows.jsonl", results=folder / "baseline.jsonl", repeats=1)
-        rows = "\n".join(map(json.dumps, samples(arguments.rows, arguments.seed)))
-        plan.samples.write_text(rows, "utf-8")
-        asyncio.run(verify(Target(base_url=upstream, model=MODEL), plan, None))
+        path, baseline = folder / "rows.jsonl", folder / "baseline.jsonl"
+        path.write_text("\n".join(map(json.dumps, samples(arguments.rows, arguments.seed))), "utf-8")
+        first = Rows(results=baseline, repeats=1)
+        asyncio.run(verify(Target(base_url=upstream, model=MODEL), path, first, None))
         for fault in arguments.faults:
             with faulty(fault, upstream, folder) as url:
-                asked = Plan(samples=plan.samples, baselines=[folder / "baseline.jsonl"])
-                found = asyncio.run(verify(Target(base_url=url, model=MODEL), asked, raw_text_reader))
+                target, asked = Target(base_url=url, model=MODEL), Rows(baselines=(baseline,))
+                found = asyncio.run(verify(target, path, asked, raw_text_reader))
             causes = {cause.kind for cause in found.causes}
             right = causes == _CAUSES.get(fault, {fault}) and found.status == (fault != "none")
             print(f"== {fault}: {'right' if right else 'WRONG'}, status {found.status}", flush=True)

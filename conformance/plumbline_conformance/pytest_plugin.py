@@ -152,7 +152,8 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
     """Return the target and the checks of the options, restricted to the ones that node ids select."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
-    from plumbline_conformance.client.target_input import UnusableInput, target_of
+    from plumbline_conformance.client.target_input import target_of
+    from plumbline_conformance.console.options import UnusableInput
     from plumbline_conformance.suite.aliases import notes
     from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, named
 

@@ -32,7 +32,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `plumbline diff --json` for our server and another one."""
+    """The output of `plumbline compare --json` for our server and another one."""
 
     compared: int
     unclear: dict[str, str]

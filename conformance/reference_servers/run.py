@@ -178,7 +178,7 @@ def _check(site: Site, url: str, *more: str, number: int = 0) -> tuple[str, Path
     """Judge a server; return the last line of the output, and the report of the run with this number."""
     live = HOME / f"{site.name}.{number}.json"
     live.unlink(missing_ok=True)
-    judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
+    judged = ("check", url, "--model", site.peer.served, *_key("--api-key", site))
     if site.peer.ours:
         judged += ("--mcp", site.mcp)
     limits = ("--timeout", "120", "--restart-wait", str(_START))
@@ -195,9 +195,10 @@ def _compare(site: Site, url: str) -> None:
     compared = HOME / f"{site.name}.differences.json"
     compared.unlink(missing_ok=True)
     with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
-        sides = ("--model-a", MODEL, "--model-b", site.peer.served, *_key("--api-key-b", site))
-        written = ("--api-key-a", KEY, "--json", str(compared))
-        _, last = _run("diff", ours, url, *sides, "--examples", "100", "--timeout", "120", *written)
+        other = ("--reference-model", site.peer.served, *_key("--reference-api-key", site))
+        sides = ("--model", MODEL, "--api-key", KEY, *other)
+        written = ("--json", str(compared))
+        _, last = _run("compare", ours, url, *sides, "--examples", "100", "--timeout", "120", *written)
     if not compared.is_file():
         raise RuntimeError(f"it could not be compared: {last}")
     _write(f"{site.name}.differences.json", read_run(compared))
@@ -233,7 +234,7 @@ def _columns(*paths: Path) -> list[Column]:
 
 def _run(*arguments: str) -> tuple[int, str]:
     done = subprocess.run([*_JUDGE, *arguments], stdout=subprocess.PIPE, text=True, check=False)
-    lines: Sequence[str] = done.stdout.splitlines() or ["no output"]
+    lines: Sequence[str] = done.stdout.splitlines() or ["the error is above"]
     return done.returncode, lines[-1]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,15 +11,39 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import argcomplete
 import argcomplete.shell_integration
 
-from plumbline_conformance.console.commands import COMMANDS
-from plumbline_conformance.console.streams import parse_arguments, robust_output
+from plumbline_conformance.console.commands import (
+    JUDGE,
+    Entry,
+    Parser,
+    command_of,
+    parse_arguments,
+    parser_of,
+)
+from plumbline_conformance.console.streams import robust_output
 
 if TYPE_CHECKING:
     from plumbline.server.settings import Settings
 
 __all__ = ["main"]
 
-_DEFAULT_URL = "http://127.0.0.1:8000/v1"
+_COMMANDS = {
+    "serve": {
+        "serve": Entry("serve a model over the API"),
+        "models": Entry(
+            "list models: served, downloaded, or all that can be served",
+            "plumbline.server.loading.overview.command:ModelsCommand",
+        ),
+    },
+    **JUDGE,
+    "tools": {
+        **JUDGE["tools"],
+        "script-model": Entry(
+            "make a tiny checkpoint that answers with texts from a file",
+            "plumbline.scripted_model.command:ScriptModelCommand",
+        ),
+        "completion": Entry("print the completion for a shell"),
+    },
+}
 _COMPLETION = """\
 Print a script that completes commands and options at the tab key. To use it, add one of these lines:
 
@@ -39,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # The shell asks, at a press of the tab key.
         argv = os.environ.get("COMP_LINE", "").split()[1:]
     chosen = next((text for text in argv if not text.startswith("-")), "")
+    parser = _parser(chosen)
     if "_ARGCOMPLETE" in os.environ:
-        argcomplete.autocomplete(_parser(chosen))  # It exits.
+        argcomplete.autocomplete(parser)  # It exits.
     with robust_output():
-        arguments = parse_arguments(_parser(chosen), argv)
+        arguments = parse_arguments(parser, argv)
         match arguments.command:
             case "serve":
                 try:
@@ -50,34 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 except KeyboardInterrupt:
                     print("plumbline: interrupted during the start", file=sys.stderr)
                     return 130  # 128 and SIGINT, as shells report it.
-            case "script-model":
-                return _script_model(arguments)
-            case "models":
-                return _models(arguments)
             case "completion":
                 return _completion(arguments)
-            case _:
-                from plumbline_conformance.cli import run_command
+        from plumbline_conformance.cli import run_command
 
-                if arguments.command != "verify":
-                    return run_command(arguments)
-                from plumbline.answer.dialects.raw_text import raw_text_reader
-
-                return run_command(arguments, raw_text_reader)
+        command = command_of(_COMMANDS, chosen)
+        assert command is not None
+        more = {"readers": _readers} if chosen == "compare" else {}
+        return run_command(command, vars(arguments), **more)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Has errors of one line that repeat no value, because it may be a secret, and name the nearest command."""
+def _readers(tool_parser: str, reasoning_parser: str, template: str) -> Any:
+    from plumbline.answer.dialects.raw_text import raw_text_reader
 
-    def error(self, message: str) -> NoReturn:
-        wrong = re.match(r"argument COMMAND: invalid choice: '([^']{1,40})' \(choose from (.*)\)$", message)
-        if wrong is not None:
-            commands = re.findall(r"[\w-]+", wrong[2])
-            nearest = difflib.get_close_matches(wrong[1], commands, 1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"choose from {', '.join(commands)}"
-            message = f"there is no command {wrong[1]}: {hint}"
-        message = re.sub(r"(--[\w-]+)=\S*", r"\1=…", message)
-        self.exit(2, f"{self.prog}: {message}\n")
+    return raw_text_reader(tool_parser, reasoning_parser, template)
 
 
 class _Version(argparse.Action):
@@ -90,94 +99,23 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser(chosen: str) -> argparse.ArgumentParser:
+def _parser(chosen: str) -> Parser:
     """Return a parser of all commands, with the options of the chosen one."""
-    parser: argparse.ArgumentParser = _Parser(
-        prog="plumbline", description="The reference implementation of the OpenAI API."
-    )
+    parser = parser_of(_COMMANDS, chosen)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="serve a model over the API", add_help=chosen != "serve")
-    script_model = commands.add_parser(
-        "script-model",
-        help="make a tiny checkpoint that answers with texts from a file",
-        formatter_class=_Formatter,
-    )
-    models = commands.add_parser("models", help="list models: served, downloaded, or all that can be served")
-    completion = commands.add_parser("completion", help="print the completion for a shell")
-    completion.description = _COMPLETION
-    completion.formatter_class = argparse.RawDescriptionHelpFormatter
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    commands = parser.commands
     if chosen == "serve":
         from plumbline.server.settings.command_line import add_arguments
 
-        add_arguments(serve)
-    elif chosen == "script-model":
-        from plumbline.scripted_model import command
-
-        command.add_arguments(script_model)
-    elif chosen == "models":
-        models.add_argument(
-            "--url",
-            default=_DEFAULT_URL,
-            help=f"the server whose models are listed (default: {_DEFAULT_URL})",
-        )
-        models.add_argument(
-            "--api-key",
-            default=os.environ.get("OPENAI_API_KEY"),
-            metavar="KEY",
-            help="its API key (default: the variable OPENAI_API_KEY)",
-        )
-        models.add_argument("--supported", action="store_true", help="list what each engine runs instead")
-        models.add_argument(
-            "--markdown",
-            action="store_true",
-            help="print docs/reference/models.md, with --supported",
-        )
-    if chosen in COMMANDS:
-        from plumbline_conformance.cli import add_commands
-
-        add_commands(commands)
-    else:
-        for name, (purpose, _) in COMMANDS.items():
-            commands.add_parser(name, help=purpose)
+        add_arguments(commands["serve"])
+    commands["completion"].description = _COMPLETION
+    commands["completion"].formatter_class = argparse.RawDescriptionHelpFormatter
+    commands["completion"].add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
-
-
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Appends the default to the help of options that have one."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return (
-            action.help if action.default in (None, "", [], True, False) else super()._get_help_string(action)
-        )
-
-
-def _script_model(arguments: argparse.Namespace) -> int:
-    from plumbline.scripted_model import command
-
-    try:
-        return command.run(arguments)
-    except ModuleNotFoundError as error:
-        print(f"plumbline script-model needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
-        return 2
 
 
 def _completion(arguments: argparse.Namespace) -> int:
     print(argcomplete.shell_integration.shellcode(["plumbline"], shell=arguments.shell))
-    return 0
-
-
-def _models(arguments: argparse.Namespace) -> int:
-    try:
-        from plumbline.server.loading.overview import found, page, supported
-    except ModuleNotFoundError as error:
-        print(f"plumbline models needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
-        return 2
-    if arguments.supported:
-        print(page.page().rstrip("\n") if arguments.markdown else supported.overview())
-    else:
-        print(found.found(arguments.url, arguments.api_key))
     return 0
 
 
@@ -190,8 +128,8 @@ def _leave_lost_folder() -> None:
 
 
 def _serve(arguments: dict[str, Any]) -> int:
-    from plumbline.server.settings.options import OptionError
     from plumbline.server.settings.sources import read_settings, unknown_variables
+    from plumbline_conformance.console.options import OptionError
 
     try:
         from plumbline.server.start.run import run

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
 import pytest
 
-from plumbline_conformance.cli import add_commands
+from plumbline.cli import _COMMANDS
+from plumbline_conformance.console.commands import JUDGE, parser_of
 from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.suite.selection import PROFILES
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"
 TEXT = "\n".join(
-    (DOCS / f"{name}.md").read_text("utf-8") for name in ("judge", "judge-ci", "judge-more", "vectors")
+    (DOCS / f"{name}.md").read_text("utf-8")
+    for name in (
+        "judge",
+        "judge-ci",
+        "judge-more",
+        "vectors",
+        "verify",
+        "bench",
+        "client",
+        "scripted-checkpoint",
+    )
 )
 PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(
     "utf-8"
 )
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    commands = argparse.ArgumentParser().add_subparsers()
-    add_commands(commands)
-    return dict(commands.choices)
-
-
+COMMANDS = {name: parser_of(_COMMANDS, name).commands[name] for group in JUDGE.values() for name in group}
 LINES = [
     line.removeprefix("- run: ").partition("#")[0]
     for line in TEXT.replace("\n          --", " --").splitlines()
@@ -37,8 +42,8 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_every_documented_option_exists(line: str) -> None:
     for command, rest in re.findall(r"plumbline (\w+)([^`]*)", line):
-        if command in parsers():
-            known = parsers()[command].format_help()
+        if command in COMMANDS:
+            known = COMMANDS[command].format_help()
             assert [name for name in re.findall(r"--[a-z-]+", rest) if name not in known] == []
 
 

@@ -20,9 +20,10 @@ from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.turn import ChatPrompt, Message, Tool
 from plumbline.scripted_model import vocabulary
-from plumbline.scripted_model.scripts import (
+from plumbline.scripted_model.command import DEFAULT
+from plumbline.scripted_model.training import prompt_ids
+from plumbline_conformance.exact.scripts import (
     CONTROL,
-    DEFAULT,
     CalledTool,
     Meaning,
     Script,
@@ -30,7 +31,6 @@ from plumbline.scripted_model.scripts import (
     ScriptSet,
     load,
 )
-from plumbline.scripted_model.training import prompt_ids
 
 SET = load(DEFAULT)
 TOKENIZER = vocabulary.build(SET)

@@ -11,8 +11,9 @@ import torch
 
 from plumbline.cli import main
 from plumbline.scripted_model import folder, training, vocabulary
-from plumbline.scripted_model.scripts import DEFAULT, Script, ScriptSet, load
+from plumbline.scripted_model.command import DEFAULT
 from plumbline.scripted_model.verify import verify
+from plumbline_conformance.exact.scripts import Script, ScriptSet, load
 
 SMALL = ScriptSet(
     (

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import OptionError
 
 __all__ = ["Lengths", "lengths_of", "prompts", "read_prompts"]
 
@@ -49,11 +49,11 @@ def lengths_of(text: str, option: str) -> Lengths:
     try:
         found = Lengths(int(least), int(most if dash else least))
     except ValueError:
-        raise UnusableInput(
-            f"{option}: {text!r} is not a number such as 60, or a range such as 50-200."
+        raise OptionError(
+            option, f"must be a number such as 60, or a range such as 50-200, got {text!r}"
         ) from None
     if not 1 <= found.least <= found.most <= _MOST_LENGTH:
-        raise UnusableInput(f"{option}: {text} must lie within 1 and {_MOST_LENGTH}, the lower end first.")
+        raise OptionError(option, f"must lie within 1 and {_MOST_LENGTH}, the lower end first, got {text}")
     return found
 
 
@@ -71,12 +71,12 @@ def read_prompts(path: Path) -> list[Any]:
         lines = data.decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UnusableInput(f"--prompts: {path} cannot be read: {reason}.") from None
+        raise OptionError("--prompts", f"names {path}, which cannot be read: {reason}") from None
     if len(data) > _MOST_BYTES:
-        raise UnusableInput(f"--prompts: {path} is larger than {_MOST_BYTES} bytes.")
+        raise OptionError("--prompts", f"names {path}, which is larger than {_MOST_BYTES} bytes")
     found = [_prompt(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
     if not found:
-        raise UnusableInput(f"--prompts: {path} has no prompts. Write one a line.")
+        raise OptionError("--prompts", f"names {path}, which has no prompts: write one a line")
     return found
 
 
@@ -90,8 +90,8 @@ def _prompt(line: str, number: int, path: Path) -> Any:
     if isinstance(value, dict):
         value = value.get("messages", value.get("prompt"))
     if not isinstance(value, str | list) or not value:
-        raise UnusableInput(
-            f"--prompts: line {number} of {path} has neither a text, `prompt` nor `messages`. Write one of them."
+        raise OptionError(
+            "--prompts", f"names {path}, whose line {number} needs a text, `prompt` or `messages`"
         )
     return value
 

@@ -11,7 +11,7 @@ import msgspec
 
 from plumbline_conformance.bench.load import Run
 from plumbline_conformance.bench.sample import Sample
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import OptionError
 
 __all__ = ["BOUNDS", "Figures", "Point", "bounds_of", "percentile", "ratio", "summarise"]
 
@@ -83,8 +83,9 @@ def bounds_of(texts: Sequence[str]) -> dict[str, float]:
         except ValueError:
             number = math.nan
         if name not in BOUNDS or not 0 < number < math.inf or name in found:
-            raise UnusableInput(
-                f"--goodput: {text!r} is not NAME:MILLISECONDS with a name of {', '.join(BOUNDS)}, each at most once."
+            raise OptionError(
+                "--goodput",
+                f"must be NAME:MILLISECONDS with a name of {', '.join(BOUNDS)}, each at most once, got {text!r}",
             )
         found[name] = number
     return found

@@ -6,8 +6,15 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Annotated
 
+from rich.console import Console
+from rich.markup import escape
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.client.http import exchange_of
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import Describe, Texts, UnusableInput
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.suite.aliases import current, notes
 from plumbline_conformance.suite.clauses import Clause, clauses_of
@@ -18,11 +25,36 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, S
 from plumbline_conformance.suite.selection import named
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["clause_lines", "explain"]
+__all__ = ["ExplainCommand", "clause_lines", "explain"]
 
 _IDS = re.compile(r"(?:(?:, | to | and )?[A-Z]+-\d+)+\.?")
 _MOST_REQUESTS = 6
 _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
+
+
+class ExplainCommand(Command, frozen=True, kw_only=True):
+    """Explain checks, scenarios and rules."""
+
+    example = "plumbline explain CHAT-08"
+
+    ids: Annotated[
+        Texts,
+        Describe("ids", "the id of a check, scenario or rule, a prefix or a pattern", "ID", positional=True),
+    ]
+
+    def run(self, out: Console) -> int:
+        """Print what is known of each id."""
+        for name in self.ids:
+            lines = explain(name)
+            if lines is None:
+                raise UnusableInput(
+                    f"there is no check, scenario or rule {name}: `plumbline list` lists them"
+                )
+            for line in lines:
+                out.print(escape(line))
+            if name != self.ids[-1]:
+                out.print()
+        return 0
 
 
 def explain(name: str) -> list[str] | None:

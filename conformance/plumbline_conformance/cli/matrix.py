@@ -1,22 +1,25 @@
-"""Compare reports and recordings of several servers in one table (`plumbline matrix`)."""
+"""Show reports and recordings of several servers in one table (`plumbline matrix`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.console.output_files import why_unwritable
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import Describe, Texts
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import UnreadableRecording, read_recording
-from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.matrix.explained import (
     Explanations,
-    UnreadableExplanations,
     read_explanations,
 )
 from plumbline_conformance.reports.matrix.html import matrix_html
@@ -27,12 +30,13 @@ from plumbline_conformance.reports.matrix.table import (
     matrix_markdown,
     matrix_of,
 )
-from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
+from plumbline_conformance.reports.model import Report, read_report, report_of
 from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 
-__all__ = ["columns_from", "matrix_for", "replayed", "run_matrix"]
+__all__ = ["MatrixCommand", "columns_from", "matrix_for", "replayed"]
 
+_table = partial(Describe, "table")
 _RECORDINGS = (".jsonl", ".jsonl.gz")
 
 
@@ -56,24 +60,35 @@ def replayed(path: Path) -> Report:
     return report_of(msgspec.structs.replace(found.header, suite=suite()), seen, findings, everything=True)
 
 
-def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, out: Console) -> int:
-    """Write the pages; print Markdown if no file is given."""
-    try:
-        columns = columns_from(named)
-        read = {f"the report of {name}": path for name, path in map(_named, named)}
-        if said := why_unwritable({"--markdown": markdown, "--html": html}, read):
-            out.print(escape(printable(said)))
-            return 2
-        if markdown is None and html is None:
+class MatrixCommand(Command, frozen=True, kw_only=True):
+    """Show several servers in one table."""
+
+    example = "plumbline matrix ours=a.json theirs=b.jsonl.gz --html matrix.html"
+
+    reports: Annotated[
+        Texts,
+        _table("JSON reports or recordings, with names for the columns", "[NAME=]FILE", positional=True),
+    ]
+    markdown: Annotated[
+        File, _table("write Markdown", "FILE", default="print it if there is no --html", writes=True)
+    ] = None
+    html: Annotated[File, _table("write one self-contained HTML page", "FILE", writes=True)] = None
+
+    def files(self) -> tuple[dict[Path, str], dict[str, Path]]:
+        """Return the files that are read, with the options that name them, and those that are written."""
+        read, written = Command.files(self)
+        return read | {_named(text)[1]: "FILE" for text in self.reports}, written
+
+    def run(self, out: Console) -> int:
+        """Write the pages; print Markdown if no file is given."""
+        columns = columns_from(self.reports)
+        if self.markdown is None and self.html is None:
             out.print(escape(matrix_markdown(matrix_for(columns, Path()))), end="")
-        if markdown is not None:
-            markdown.write_text(matrix_markdown(matrix_for(columns, markdown.parent)), "utf-8")
-        if html is not None:
-            html.write_text(matrix_html(matrix_for(columns, html.parent)), "utf-8")
-    except (UnreadableExplanations, UnreadableRecording, UnreadableReport, NotComparable, OSError) as error:
-        out.print(escape(printable(str(error))))
-        return 2
-    return 0
+        if self.markdown is not None:
+            self.markdown.write_text(matrix_markdown(matrix_for(columns, self.markdown.parent)), "utf-8")
+        if self.html is not None:
+            self.html.write_text(matrix_html(matrix_for(columns, self.html.parent)), "utf-8")
+        return 0
 
 
 def columns_from(named: Sequence[str]) -> list[Column]:

@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.suite.model import Request, Target
 
-__all__ = ["with_model"]
+__all__ = ["named", "with_model"]
 
 _PATIENCE = 60.0
 """Seconds; a server that loads its model when it is first asked still lists it."""
@@ -23,16 +23,19 @@ def with_model(target: Target) -> Target:
     Raises:
         UnusableInput: no model is given, and the server lists none.
     """
-    return target if target.model else msgspec.structs.replace(target, model=asyncio.run(_first(target)))
+    return target if target.model else asyncio.run(named(target))
 
 
-async def _first(target: Target) -> str:
+async def named(target: Target) -> Target:
+    """Return the target with a model; see `with_model`."""
+    if target.model:
+        return target
     async with sender(target, _PATIENCE) as send:
         answer = await send(Request(path="/models", method="GET"))
     match answer.json:
         case {"data": [{"id": str(name)}, *_]} if name:
-            return name
+            return msgspec.structs.replace(target, model=name)
     why = f"HTTP {answer.status}" if answer.status else answer.error or "no answer"
     raise UnusableInput(
-        f"{redacted_url(target.base_url)} lists no models (GET /models: {why}). Give one with --model."
+        f"URL {redacted_url(target.base_url)} lists no models (GET /models: {why}). Give one with --model."
     )

@@ -8,18 +8,19 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
+from plumbline_conformance.console.options import OptionError, UnusableInput
 from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.model import CAPABILITIES, Target
 
 __all__ = [
-    "UnusableInput",
     "base_url_of",
     "capabilities_of",
     "clients_of",
     "headers_of",
     "joined",
     "key_of",
+    "reachable",
     "target_of",
 ]
 
@@ -27,10 +28,6 @@ __all__ = [
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _FRAMING = ("content-length", "transfer-encoding", "connection", "content-type", "accept-encoding", "upgrade")
 """Headers that belong to the body and the connection of one request."""
-
-
-class UnusableInput(Exception):  # noqa: N818 - the name describes the value
-    """A value from the command line cannot be used; the message states why, and what to use instead."""
 
 
 def target_of(base_url: str, model: str, api_key: str | None, option: str = "--api-key") -> Target:
@@ -57,9 +54,10 @@ def key_of(text: str | None, option: str = "--api-key") -> str | None:
     key = (text or "").strip()
     for place, char in enumerate(key):
         if not (char.isascii() and char.isprintable()):
-            raise UnusableInput(
-                f"The API key ({option} or OPENAI_API_KEY) cannot be sent in a header: character {place + 1} is "
-                f"U+{ord(char):04X}, and only printable ASCII is allowed. Copy the key again."
+            raise OptionError(
+                option,
+                f"(or OPENAI_API_KEY) cannot be sent in a header: character {place + 1} is U+{ord(char):04X}, and only "
+                "printable ASCII is allowed. Copy the key again.",
             )
     return key or None
 
@@ -75,13 +73,13 @@ def headers_of(lines: Sequence[str]) -> dict[str, str]:
         name, colon, value = line.partition(":")
         name, value = name.strip(" ").lower(), value.strip(" \t")
         if not colon or not _HEADER_NAME.fullmatch(name):
-            raise UnusableInput("--header: write it as 'NAME: VALUE', such as --header 'x-tenant: acme'.")
+            raise OptionError("--header", "must be 'NAME: VALUE', such as --header 'x-tenant: acme'")
         if name in _FRAMING:
-            raise UnusableInput(f"--header: the judge sets {name} itself. Leave it out.")
+            raise OptionError("--header", f"names {name}, which the judge sets itself: leave it out")
         if not all(char.isascii() and (char.isprintable() or char == "\t") for char in value):
-            raise UnusableInput(f"--header: the value of {name} has a character that is not printable ASCII.")
+            raise OptionError("--header", f"has a value of {name} that is not printable ASCII: copy it again")
         if name in found:
-            raise UnusableInput(f"--header: {name} is given twice. Join the values with a comma.")
+            raise OptionError("--header", f"has {name} twice: join the values with a comma")
         found[name] = value
     return found
 
@@ -96,11 +94,11 @@ def capabilities_of(text: str) -> dict[str, bool]:
     for word in filter(None, (part.strip() for part in text.split(","))):
         name = word.removeprefix("-")
         if name not in CAPABILITIES:
-            raise UnusableInput(f"--capabilities: {name} is unknown. Choose from {', '.join(CAPABILITIES)}.")
-        if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
-            raise UnusableInput(
-                f"--capabilities: {name} is given with and without a minus. Keep one of the two."
+            raise OptionError(
+                "--capabilities", f"has the unknown name {name}: choose from {', '.join(CAPABILITIES)}"
             )
+        if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
+            raise OptionError("--capabilities", f"has {name} with and without a minus: keep one of the two")
     return said
 
 
@@ -113,7 +111,7 @@ def clients_of(text: str) -> list[str]:
     names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
     for name in names:
         if name not in CLIENTS:
-            raise UnusableInput(f"--sdk: {name} is unknown. Choose from {', '.join(CLIENTS)}.")
+            raise OptionError("--sdk", f"has the unknown name {name}: choose from {', '.join(CLIENTS)}")
     return names
 
 
@@ -128,7 +126,7 @@ def base_url_of(text: str) -> str:
     if why is not None:
         # The URL may contain a password, so nothing before the last @ is shown.
         shown = re.sub("//.*@", "//…@", redacted_url(url), flags=re.DOTALL).partition("#")[0]
-        raise UnusableInput(f"The base URL {shown} {why}. Give one such as http://127.0.0.1:8000/v1.")
+        raise UnusableInput(f"URL {shown} {why}. Give one such as http://127.0.0.1:8000/v1.")
     return url
 
 
@@ -166,3 +164,21 @@ def joined(base_url: str, path: str) -> str:
     below, _, asked = path.partition("?")
     query = "&".join(part for part in (parts.query, asked) if part)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + below, query=query, fragment=""))
+
+
+def reachable(text: str) -> str:
+    """Return a host and a port that another process can connect to.
+
+    Raises:
+        OptionError: it is anything else.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise OptionError("--mcp", f"{text} is not HOST:PORT, such as 127.0.0.1:8765")
+    if host.strip("[]") in ("0.0.0.0", "::", "*"):  # noqa: S104 - to refuse it
+        raise OptionError(
+            "--mcp",
+            f"{text} is every address of this machine: name the one at which the judged server reaches the judge, "
+            "such as 127.0.0.1:8765",
+        )
+    return text

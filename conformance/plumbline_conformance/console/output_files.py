@@ -1,4 +1,4 @@
-"""Check before a run that its output files can be written and do not overwrite each other."""
+"""Check before a run that its files can be read or written, and do not overwrite each other."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["why_unwritable"]
+__all__ = ["why_unreadable", "why_unwritable"]
 
 
-def why_unwritable(
-    written: Mapping[str, Path | None], read: Mapping[str, Path | None] | None = None
-) -> str | None:
+def why_unreadable(path: Path) -> str | None:
+    """Return the reason why a file cannot be read; None if it can."""
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        os.stat(path)
+    except (OSError, ValueError) as error:
+        return (getattr(error, "strerror", None) or str(error)).lower()
+    return None if os.access(path, os.R_OK) else "permission denied"
+
+
+def why_unwritable(written: Mapping[str, Path], read: Mapping[Path, str] | None = None) -> str | None:
     """Return the reason why these files cannot be written; None if they can.
 
     Args:
-        written: output files by the option that names them; None if the option was not given.
-        read: input files, which must not be overwritten.
+        written: output files by the option that names them.
+        read: input files, which must not be overwritten, with the options that name them.
     """
-    taken = {_place(path): name for name, path in (read or {}).items() if path is not None}
+    taken = {_place(path): name for path, name in (read or {}).items()}
     for name, path in written.items():
-        if path is None:
-            continue
         if not path.parent.is_dir():
-            return f"{path} cannot be written: the directory {path.parent} does not exist."
+            return f"{name} {path} cannot be written: the directory {path.parent} does not exist."
         if path.is_dir():
-            return f"{path} cannot be written: it is a directory."
+            return f"{name} {path} cannot be written: it is a directory."
         if not os.access(path if path.exists() else path.parent, os.W_OK):
-            return f"{path} cannot be written: permission denied."
+            return f"{name} {path} cannot be written: permission denied."
         if path.exists() and not path.is_file():
             continue  # A pipe or terminal can take several outputs.
         other = taken.setdefault(_place(path), name)

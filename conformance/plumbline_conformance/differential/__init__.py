@@ -1,4 +1,4 @@
-"""Send the same requests to two servers with the same weights, and compare the answers (`plumbline diff`)."""
+"""Send the same requests to two servers with the same weights, and compare the answers (`plumbline compare`)."""
 
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes

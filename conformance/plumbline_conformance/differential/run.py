@@ -1,4 +1,4 @@
-"""Send each request to both servers, compare the answers, and group the differences by rule (`plumbline diff`).
+"""Send each request to both servers, compare the answers, and group the differences by rule (`plumbline compare`).
 
 If two texts differ, both servers get the request once more. A server that gives another answer then cannot be compared:
 the request is reported as unclear.
@@ -10,15 +10,19 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.console.command import OptionGroup
+from plumbline_conformance.console.options import AtLeastOne, Describe, Positive, UnusableInput
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
@@ -30,12 +34,29 @@ from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Outcome", "differences", "run_diff"]
+__all__ = ["Outcome", "Servers", "differences", "run_diff"]
 
 Seen = tuple[Exchange, Exchange]
 """One request to both servers."""
 _SHOWN = 4
 """Examples of one kind that are printed."""
+
+
+_server = partial(Describe, "against another server")
+
+
+class Servers(OptionGroup, frozen=True, kw_only=True):
+    """The other server, and what both are asked."""
+
+    reference_model: Annotated[
+        str, _server("model name on the other server", "NAME", default="as on the first")
+    ] = ""
+    reference_api_key: Annotated[
+        str | None, _server("API key of the other server", "KEY", default="none", secret=True)
+    ] = None
+    examples: Annotated[AtLeastOne, _server("generated requests", "N")] = 40
+    seed: Annotated[int, _server("seed of the requests", "N")] = 0
+    tolerance: Annotated[Positive, _server("accepted difference between logprobs, in nats", "X")] = 0.05
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,31 +176,36 @@ def _why(name: str, exchange: Exchange) -> str:
 def run_diff(
     a: Target,
     b: Target,
+    wanted: Servers,
     *,
-    count: int,
-    seed: int,
     out: Console,
-    patience: float = 60.0,
-    tolerance: float = 0.05,
+    patience: float,
     json_file: Path | None = None,
 ) -> int:
-    """Compare two servers, print and write the result.
+    """Compare two servers, print and write the result. Without a model, the second one gets that of the first.
 
     Returns:
         The exit status: 0 without differences, 1 with some, 2 if nothing could be compared.
+
+    Raises:
+        UnusableInput: a server refuses a simple request.
     """
-    try:
-        known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
-        for name, found in zip("AB", known, strict=True):
-            if found.why is not None:
-                out.print(f"{name}: {escape(printable(found.why))}")
-        if any(found.why is not None for found in known):
-            return 2
-        a, b = (found.target for found in known)
-        outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
-    except KeyboardInterrupt:
-        out.print("Interrupted: there is no result, and nothing was written.")
-        return INTERRUPTED
+    a = with_model(a)
+    b = b if b.model else msgspec.structs.replace(b, model=a.model)
+    known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
+    refused = [f"{name}: {found.why}" for name, found in zip("AB", known, strict=True) if found.why]
+    if refused:
+        raise UnusableInput("; ".join(refused))
+    a, b = (found.target for found in known)
+    outcome = asyncio.run(
+        differences(
+            a,
+            b,
+            probes(wanted.examples, wanted.seed),
+            patience=patience,
+            tolerance=wanted.tolerance,
+        )
+    )
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
     for name, why in outcome.unclear.items():
@@ -190,11 +216,7 @@ def run_diff(
     counts = ", ".join(f"{number} in {facet}" for facet, number in facets.most_common()) or "no difference"
     out.print(f"{outcome.compared} requests compared, {len(outcome.unclear)} unclear: {counts}")
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
-        except OSError as error:
-            out.print(f"The differences cannot be written: {escape(printable(str(error)))}")
-            return 2
+        json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
     if outcome.differences:
         return 1
     if not outcome.served:

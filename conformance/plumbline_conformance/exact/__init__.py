@@ -1,4 +1,4 @@
-"""Compare the answers of a server that runs the scripted checkpoint with its scripts (`plumbline exact`)."""
+"""Compare the answers of a server that runs the scripted checkpoint with its scripts (`plumbline compare`)."""
 
 from plumbline_conformance.exact.run import run_exact
 

@@ -1,4 +1,4 @@
-"""Send the requests of `plumbline exact`, and find out which APIs a server has and which markup each parses."""
+"""Send the requests for scripts, and find out which APIs a server has and which markup each parses."""
 
 from __future__ import annotations
 

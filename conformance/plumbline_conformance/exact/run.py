@@ -1,4 +1,4 @@
-"""Send every script to every API, whole and streamed, and compare the answers with the scripts (`plumbline exact`).
+"""Send every script to every API, whole and streamed, and compare the answers with the scripts (`plumbline compare`).
 
 First it finds out which APIs the server has and which markup each of them parses. A server without parsers must
 return the text with its tags; a server with parsers must return the message that the script declares. Even if the
@@ -18,12 +18,13 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.http import exchange_of, sender
-from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.exact.answer import Answer, Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.requests import Requester, no_message
-from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
+from plumbline_conformance.exact.scripts import Script, ScriptSet, load
 from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.contract import rules
@@ -179,22 +180,17 @@ def run_exact(
     """Compare a server with a script set, print and write the result.
 
     Returns:
-        The exit status: 0 without differences, 1 with some, 2 if nothing could be compared.
+        The exit status: 0 without differences, 1 with some.
+
+    Raises:
+        UnusableInput: the scripts cannot be read, or nothing could be compared.
     """
-    try:
-        found = read_scripts(path)
-    except UnreadableScriptsError as error:
-        out.print(escape(printable(str(error))))
-        return 2
-    try:
-        outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
-    except KeyboardInterrupt:
-        out.print("Interrupted: there is no result, and nothing was written.")
-        return INTERRUPTED
+    found = load(path)
+    target = with_model(target)
+    outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
     if outcome is None:
-        place = printable(redacted_url(target.base_url))
-        out.print(f"{escape(place)} has no answer to {escape(repr(found.scripts[0].prompt))}.")
-        return 2
+        prompt = found.scripts[0].prompt
+        raise UnusableInput(f"URL {redacted_url(target.base_url)} has no answer to {prompt!r}")
     out.print(f"APIs: {', '.join(outcome.reads) or 'none'}. {_parsed_markup(outcome.reads)}")
     within = [surface for surface, reads in outcome.reads.items() if reads.from_within]
     if within:
@@ -210,11 +206,7 @@ def run_exact(
         f"streams with the whole answer; {len(outcome.misses)} differences in {wrong} scripts and APIs"
     )
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
-        except OSError as error:
-            out.print(f"The differences cannot be written: {escape(printable(str(error)))}")
-            return 2
+        json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
     return 1 if outcome.misses else 0
 
 

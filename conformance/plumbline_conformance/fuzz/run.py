@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.client.http import exchange_of, sender
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
@@ -32,7 +33,7 @@ from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Counterexample", "search"]
+__all__ = ["Counterexample", "chosen", "search"]
 
 _KINDS = 5
 """Maximum number of kinds of fault to find in one mode of one operation."""
@@ -108,33 +109,42 @@ def _concealed(claim: Claim, secrets: Sequence[str]) -> Claim:
     return msgspec.structs.replace(claim, name=name, expected=expected, actual=actual)
 
 
+def chosen(names: Sequence[str]) -> list[Operation]:
+    """Return the operations of these ids; all if there are none.
+
+    Raises:
+        UnusableInput: no operation has such an id.
+    """
+    known = operations()
+    if unknown := [name for name in names if name not in known]:
+        raise UnusableInput(f"OPERATION {unknown[0]} is unknown: choose from {', '.join(known)}")
+    return [known[name] for name in names or known]
+
+
 def search(
     target: Target,
     *,
     examples: int,
     seed: int,
     out: Console,
-    only: Sequence[str] = (),
+    wanted: Sequence[Operation],
     patience: float = 30.0,
     json_file: Path | None = None,
 ) -> int:
-    """Fuzz a server; return 0 nothing found, 1 found, 2 could not run, 130 interrupted.
+    """Fuzz a server; return 0 nothing found, 1 found, 2 nothing was tested, 130 interrupted.
 
     Args:
         target: the server.
         examples: number of requests, spread over operations and modes.
         seed: the random seed.
         out: the console.
-        only: the ids of the operations; all if empty.
+        wanted: the operations.
         patience: seconds to wait for an answer.
         json_file: the file for counterexamples, if any.
+
+    Raises:
+        UnusableInput: the server cannot be reached, or refuses a simple request.
     """
-    wanted = [found for name, found in operations().items() if not only or name in only]
-    if not wanted:
-        out.print(
-            f"{escape(printable(', '.join(only)))}: unknown operation. Choose from {', '.join(operations())}."
-        )
-        return 2
     tally = _Tally()
     interrupted = False
     with asyncio.Runner() as runner:
@@ -146,12 +156,10 @@ def search(
 
         try:
             if send(Request(path="/models", method="GET")).status == 0:
-                out.print(f"{escape(printable(redacted_url(target.base_url)))} cannot be reached.")
-                return 2
+                raise UnusableInput(f"URL {redacted_url(target.base_url)} cannot be reached")
             known = runner.run(_known(sending, target))
             if known.why is not None:
-                out.print(escape(printable(known.why)))
-                return 2
+                raise UnusableInput(known.why)
             _search_all(wanted, target, send, examples, seed, out, tally)
         except KeyboardInterrupt:
             interrupted = True
@@ -159,8 +167,8 @@ def search(
         finally:
             runner.run(opened.__aexit__(None, None, None))
     out.print(f"{tally.sent} requests, {len(tally.found)} counterexamples")
-    if json_file is not None and not _written(tally.found, json_file, out):
-        return 2
+    if json_file is not None:
+        json_file.write_text(json.dumps(msgspec.to_builtins(tally.found), indent=1) + "\n", "utf-8")
     return INTERRUPTED if interrupted else _status(tally, out)
 
 
@@ -194,15 +202,6 @@ def _search_all(
         tally.served += prober.answers.get(200, 0) if mode == "valid" else 0
         counts = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
         out.print(f"{operation.id} {mode}: {counts}", markup=False)
-
-
-def _written(found: Sequence[Counterexample], json_file: Path, out: Console) -> bool:
-    try:
-        json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
-    except OSError as error:
-        out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
-        return False
-    return True
 
 
 def _status(tally: _Tally, out: Console) -> int:

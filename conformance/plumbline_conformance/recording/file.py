@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.recording.redaction import fingerprint, redacted, redacted_url
 from plumbline_conformance.recording.unnamed import name_exchanges
 from plumbline_conformance.suite.aliases import current
@@ -49,7 +50,7 @@ FORMAT = 1
 """Grows when an older reader would misunderstand a newer file; added fields do not count."""
 
 
-class UnreadableRecording(Exception):  # noqa: N818 - the name describes the file
+class UnreadableRecording(UnusableInput):
     """The file is not a recording, is truncated, was changed, or has a later format."""
 
 

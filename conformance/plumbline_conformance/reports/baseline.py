@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.client_claims import claim_of
@@ -25,7 +26,7 @@ _FORMAT = 1
 _UNEXPLAINED = "not explained yet"
 
 
-class UnreadableBaseline(Exception):  # noqa: N818 - the name describes the file
+class UnreadableBaseline(UnusableInput):
     """The file is not a baseline."""
 
 

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.console.output_files import why_unwritable
+from plumbline_conformance.console.command import OptionGroup
+from plumbline_conformance.console.options import Describe, UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.baseline import Baseline
@@ -28,7 +29,12 @@ from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, 
 from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 
-__all__ = ["STYLES", "Outputs", "conclude", "show"]
+__all__ = ["STATUSES", "STYLES", "File", "Outputs", "conclude", "show"]
+
+STATUSES = (
+    "exit status: 0 the server conforms; 1 it broke a MUST (with --strict, a SHOULD), or the baseline names what it no "
+    "longer breaks; 2 nothing could be judged; 3 a defect of the judge; 130 interrupted. "
+)
 
 STYLES = {
     "pass": "green",
@@ -43,36 +49,37 @@ STYLES = {
 }
 
 
-class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+_report = partial(Describe, "reports")
+File = Path | None
+
+
+class Outputs(OptionGroup, frozen=True, kw_only=True):
     """Report files to write, and the baseline to compare with."""
 
-    json: Path | None = None
-    junit: Path | None = None
-    markdown: Path | None = None
-    html: Path | None = None
-    badge: Path | None = None
-    """SVG if the name ends in `.svg`, otherwise JSON for shields.io."""
-    baseline: Path | None = None
-    update_baseline: bool = False
-    strict: bool = False
-    """Broken SHOULD rules fail the run as well."""
+    strict: Annotated[bool, _report("exit with 1 for broken SHOULD rules as well")] = False
+    json: Annotated[File, _report("write the report as JSON", "FILE", writes=True)] = None
+    junit: Annotated[File, _report("write the report as JUnit XML", "FILE", writes=True)] = None
+    markdown: Annotated[File, _report("write the report as Markdown", "FILE", writes=True)] = None
+    html: Annotated[File, _report("write the report as one self-contained page", "FILE", writes=True)] = None
+    badge: Annotated[
+        File,
+        _report("write a badge: SVG if the name ends in .svg, else JSON for shields.io", "FILE", writes=True),
+    ] = None
+    baseline: Annotated[
+        File,
+        _report("file of known violations", "FILE", also=("--expected-failures",), reads=True),
+    ] = None
+    update_baseline: Annotated[bool, _report("write the current violations to the baseline")] = False
 
-    def unwritable(self, *, record: Path | None = None, read: Path | None = None) -> str | None:
-        """Return the reason why a file cannot be written after the run; None if all can.
-
-        Args:
-            record: the recording to write, if any.
-            read: a file that the command reads.
-        """
-        if self.update_baseline and self.baseline is None:
-            return "--update-baseline needs --baseline FILE, the file to write."
-        kinds = ("json", "junit", "markdown", "html", "badge")
-        written: dict[str, Path | None] = {f"--{kind}": getattr(self, kind) for kind in kinds}
-        written["--record"] = record
-        known = {"--baseline": self.baseline}
+    def files(self) -> tuple[dict[Path, str], dict[str, Path]]:
+        """Return the files that are read, with the options that name them, and those that are written."""
+        read, written = OptionGroup.files(self)
         if self.update_baseline:
-            return why_unwritable(written | known, {"the recording": read})
-        return why_unwritable(written, {"the recording": read} | known)
+            if self.baseline is None:
+                raise UnusableInput("--update-baseline needs --baseline FILE, the file to write.")
+            del read[self.baseline]
+            written["--baseline"] = self.baseline
+        return read, written
 
     def read_baseline(self) -> Baseline:
         """Return the baseline; an empty one if the file does not exist and is to be created.

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.recording.redaction import concealed, redacted
@@ -52,7 +53,7 @@ _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
 _LONGEST_REQUEST = 4000
 
 
-class UnreadableReport(Exception):  # noqa: N818 - the name describes the file
+class UnreadableReport(UnusableInput):
     """The file is not a report, or of a later format."""
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import Annotated
 
 import msgspec
 
+from plumbline_conformance.console.command import OptionGroup
+from plumbline_conformance.console.options import Describe, UnusableInput
 from plumbline_conformance.suite.aliases import current
-from plumbline_conformance.suite.coverage import published
+from plumbline_conformance.suite.coverage import published, revisions
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Scenario
 
 __all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
@@ -44,22 +48,43 @@ with tools. `messages`: Anthropic's API alone, which a server may have without t
 may lack optional features. Chat is core, so no profile lists it."""
 
 
-class UnknownChoice(Exception):  # noqa: N818 - the name describes the choice
+class UnknownChoice(UnusableInput):
     """The suite does not have a check, surface or rule that was chosen."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+_select = partial(Describe, "selection")
+
+
+class Selection(OptionGroup, frozen=True, kw_only=True):
     """Criteria for checks; a check must meet all of them."""
 
-    ids: Sequence[str] = ()
-    """Current or former ids, prefixes, patterns with `*` and `?`, or rule ids in any case; one match is enough."""
-    profile: str = "full"
-    level: str = "MAY"
-    """The mildest level to include."""
-    surfaces: Sequence[str] = ()
-    """First segments of ids, such as `chat`."""
-    requirements: str | None = None
-    """A published revision: newer checks are left out, so that a growing suite does not break a build."""
+    ids: Annotated[
+        Sequence[str],
+        _select(
+            "current or former ids of checks or rules, prefixes, or patterns such as '*/usage'",
+            "ID",
+            default="all",
+            positional=True,
+        ),
+    ] = ()
+    profile: Annotated[str, _select("set of checks", choices=tuple(PROFILES))] = "full"
+    level: Annotated[str, _select("lowest level to include", choices=("must", "should", "may"))] = "may"
+    surfaces: Annotated[
+        Sequence[str],
+        _select(
+            "only this part of the API, such as chat; repeatable",
+            "NAME",
+            name="surface",
+            also=("--only-surface",),
+        ),
+    ] = ()
+    requirements: Annotated[
+        str | None,
+        _select(
+            "only the checks of this published revision, so that a growing suite does not break a build",
+            choices=tuple(revisions()),
+        ),
+    ] = None
 
     def checks(self) -> list[str]:
         """Return the ids of the selected checks, in the order of the suite.
@@ -74,7 +99,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         for wanted in self.surfaces:
             if wanted not in surfaces:
                 raise UnknownChoice(
-                    f"The surface {wanted} is unknown. Choose from {', '.join(sorted(surfaces))}."
+                    f"--surface {wanted} is unknown: choose from {', '.join(sorted(surfaces))}"
                 )
         known = CHECKS.keys() if self.requirements is None else set(published(self.requirements))
         return [name for name, found in CHECKS.items() if name in known and self._has(found)]
@@ -83,7 +108,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return (
             (not self.ids or any(_named(found, current(wanted)) for wanted in self.ids))
             and PROFILES[self.profile].has(found)
-            and _LEVELS.index(found.level) <= _LEVELS.index(self.level)
+            and _LEVELS.index(found.level) <= _LEVELS.index(self.level.upper())
             and (not self.surfaces or _surface(found) in self.surfaces)
         )
 

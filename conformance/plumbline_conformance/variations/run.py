@@ -1,4 +1,4 @@
-"""Run a client's program for every case, and report which ones break it."""
+"""Run a client's program for every case, and report which ones break it (`plumbline client`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from functools import partial
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import AtLeastOne, Describe, OptionError, Positive, Texts
 from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.variations.cases import CASES, Case
 from plumbline_conformance.variations.http import Server, serving
 from plumbline_conformance.variations.script import EXPECTED, MODEL
 
-__all__ = ["Outcome", "Plan", "chosen", "markdown", "run_client"]
+__all__ = ["ClientCommand", "Outcome", "markdown"]
 
 _KEY = "sk-none"
 _MOST_PRINTED = 64 * 1024
@@ -41,69 +45,88 @@ class Outcome(msgspec.Struct, frozen=True):
     """Why it is broken; empty if it is not."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run."""
-
-    command: Sequence[str]
-    """The program; without one the server only listens, until an interrupt."""
-    cases: Sequence[Case] = CASES
-    once: bool = False
-    """Whether the program takes all cases itself, and posts its outcomes."""
-    jobs: int = 2
-    timeout: float = 60.0
-    port: int = 0
+_cases = partial(Describe, "cases")
+_runs = partial(Describe, "program")
 
 
-def chosen(names: Sequence[str]) -> list[Case]:
-    """Return the cases of these names, and the one without a variation first; all if there are no names.
+class ClientCommand(Command, frozen=True, kw_only=True):
+    """Test a client: answer it in every legal way."""
 
-    Raises:
-        LookupError: there is no such case.
-    """
+    example = "plumbline client python my_client.py"
+    statuses = (
+        "exit status: 0 no case breaks the client; 1 some do; 2 the program fails without a variation, or asks for "
+        "nothing. "
+    )
+
+    program: Annotated[
+        Texts,
+        _runs(
+            "the program and its arguments: it asks OPENAI_BASE_URL, and exits with an error if what it reads is not "
+            "PLUMBLINE_EXPECTED; without one, only listen",
+            "PROGRAM",
+            positional=True,
+            rest=True,
+        ),
+    ] = ()
+    once: Annotated[
+        bool,
+        _runs("run the program once: it takes the cases from PLUMBLINE_CASES, and posts each outcome"),
+    ] = False
+    jobs: Annotated[AtLeastOne, _runs("programs at a time", "N")] = 2
+    port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)], _runs("port to listen on", "N", default="a free one")
+    ] = 0
+    timeout: Annotated[Positive, _runs("time limit of one run of the program", "SECONDS")] = 60.0
+    list: Annotated[bool, _cases("list the cases")] = False
+    cases: Annotated[Texts, _cases("only this case; repeatable", "NAME", name="case")] = ()
+    json: Annotated[File, Describe("reports", "write the outcomes", "FILE", writes=True)] = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The program and its arguments; `--` may stand before them."""
+        return self.program[1:] if self.program[:1] == ("--",) else self.program
+
+    def run(self, out: Console) -> int:
+        """List the cases, or run the program for them, and print and write the outcomes."""
+        if self.list:
+            for case in CASES:
+                line = f"{case.slug:50} {case.name} ({case.allowed_by})"
+                out.print(line, highlight=False, soft_wrap=True, markup=False)
+            return 0
+        cases = _chosen(self.cases)
+        try:
+            found = asyncio.run(_outcomes(self, cases, out))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        if found is None:
+            return 2
+        broken = [one for one in found if one.error]
+        for one in broken:
+            line = escape(printable(f"  {one.name} ({one.allowed_by}): {one.error}"))
+            out.print(line, highlight=False, soft_wrap=True)
+        out.print(f"{len(found)} cases, {len(broken)} of them break the client", highlight=False)
+        if self.json is not None:
+            self.json.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
+        return int(bool(broken))
+
+
+def _chosen(names: Sequence[str]) -> list[Case]:
+    """Return the cases of these names, and the one without a variation first; all if there are no names."""
     known = {case.slug: case for case in CASES}
     for name in names:
         if name not in known:
-            raise LookupError(f"there is no case {name}: --list shows them")
+            raise OptionError("--case", f"{name} is no case: --list shows them")
     return list(dict.fromkeys([CASES[0], *(known[name] for name in names)])) if names else list(CASES)
 
 
-def run_client(plan: Plan, out: Console, json_file: Path | None = None) -> int:
-    """Run the program, print and write the outcomes.
-
-    Returns:
-        The exit status: 0 if no case breaks the client, 1 if some do, 2 if the program fails without a variation, or
-        has asked for nothing.
-
-    Raises:
-        UnusableInput: the port or the program cannot be used.
-    """
-    try:
-        found = asyncio.run(_outcomes(plan, out))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    if found is None:
-        return 2
-    broken = [one for one in found if one.error]
-    for one in broken:
-        out.print(
-            escape(printable(f"  {one.name} ({one.allowed_by}): {one.error}")),
-            highlight=False,
-            soft_wrap=True,
-        )
-    out.print(f"{len(found)} cases, {len(broken)} of them break the client", highlight=False)
-    if json_file is not None:
-        json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
-    return int(bool(broken))
-
-
-async def _outcomes(plan: Plan, out: Console) -> list[Outcome] | None:
-    async with _listening(plan.port) as server:
-        if not plan.command:
+async def _outcomes(command: ClientCommand, cases: Sequence[Case], out: Console) -> list[Outcome] | None:
+    async with _listening(command.port) as server:
+        if not command.words:
             out.print(f"Listening on {server.root}. The cases: {server.root}/cases", highlight=False)
             await asyncio.Event().wait()
-        first, *others = plan.cases
-        if plan.once:
-            said = await _program(plan, server, first)
+        first, *others = cases
+        if command.once:
+            said = await _program(command, server, first)
             if not server.outcomes:
                 out.print(
                     f"The program has posted no outcome: {escape(printable(said or 'it ended with 0'))}"
@@ -113,18 +136,18 @@ async def _outcomes(plan: Plan, out: Console) -> list[Outcome] | None:
                 out.print(f"The program fails without a variation: {escape(printable(why))}")
                 return None
             lost = said or "the program posted no outcome"
-            return [_outcome(case, server.outcomes.get(case.slug, lost)) for case in plan.cases]
-        if why := await _program(plan, server, first):
+            return [_outcome(case, server.outcomes.get(case.slug, lost)) for case in cases]
+        if why := await _program(command, server, first):
             out.print(f"The program fails without a variation: {escape(printable(why))}")
             return None
         if not server.asked:
             out.print("The program has asked for nothing: let it use OPENAI_BASE_URL.")
             return None
-        turn = asyncio.Semaphore(plan.jobs)
+        turn = asyncio.Semaphore(command.jobs)
 
         async def one(case: Case) -> Outcome:
             async with turn:
-                return _outcome(case, await _program(plan, server, case))
+                return _outcome(case, await _program(command, server, case))
 
         return [_outcome(first, ""), *await asyncio.gather(*map(one, others))]
 
@@ -134,8 +157,8 @@ async def _listening(port: int) -> AsyncIterator[Server]:
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(serving(port))
-        except (OSError, OverflowError) as error:
-            raise UnusableInput(f"Port {port} cannot be used: {error}") from None
+        except OSError as error:
+            raise OptionError("--port", f"{port} cannot be used: {error.strerror or error}") from None
         yield server
 
 
@@ -143,7 +166,7 @@ def _outcome(case: Case, error: str) -> Outcome:
     return Outcome(case.slug, case.name, case.allowed_by, error)
 
 
-async def _program(plan: Plan, server: Server, case: Case) -> str:
+async def _program(command: ClientCommand, server: Server, case: Case) -> str:
     """Run the program for a case; return why it fails, in one line."""
     variables = {
         **os.environ,
@@ -157,7 +180,7 @@ async def _program(plan: Plan, server: Server, case: Case) -> str:
     }
     try:
         process = await asyncio.create_subprocess_exec(
-            *plan.command,
+            *command.words,
             env=variables,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -165,14 +188,14 @@ async def _program(plan: Plan, server: Server, case: Case) -> str:
             start_new_session=True,
         )
     except OSError as error:
-        raise UnusableInput(f"The program cannot be run: {error}") from None
+        raise OptionError("PROGRAM", f"{command.words[0]} cannot be run: {error.strerror or error}") from None
     assert process.stdout is not None
     printed = bytearray()
     reading = asyncio.create_task(_read(process.stdout, printed))
     try:
-        await asyncio.wait_for(_ended(process), plan.timeout)
+        await asyncio.wait_for(_ended(process), command.timeout)
     except TimeoutError:
-        return f"it did not end in {plan.timeout:g} s"
+        return f"it did not end in {command.timeout:g} s"
     finally:
         with suppress(ProcessLookupError):  # Its children, too.
             os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.vectors.compare import check_allowed, check_message, check_prompt, check_stream
 
 __all__ = ["FOLDER", "SUITES", "Question", "UnreadableVectors", "counts", "questions"]
@@ -22,7 +23,7 @@ SUITES = ("parsers", "dialogues", "streams", "structured")
 Check = Callable[[dict[str, Any]], None]
 
 
-class UnreadableVectors(Exception):  # noqa: N818 - it describes the files
+class UnreadableVectors(UnusableInput):
     """The folder has no vectors, or one of them cannot be read."""
 
 

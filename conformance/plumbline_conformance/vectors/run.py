@@ -1,22 +1,26 @@
-"""Ask a runner all questions, and print and write its scores."""
+"""Ask a runner all questions, and print and write its scores (`plumbline vectors`)."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from rich.console import Console
 
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import Count, Describe, OptionError, Positive, Texts
+from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.vectors.compare import NotCompared, WrongAnswer
-from plumbline_conformance.vectors.questions import Question, UnreadableVectors, counts, questions
+from plumbline_conformance.vectors.questions import FOLDER, SUITES, Question, counts, questions
 from plumbline_conformance.vectors.runner import NoRunner, Runner
 
-__all__ = ["Difference", "Score", "Scores", "run_vectors"]
+__all__ = ["Difference", "Score", "Scores", "VectorsCommand"]
 
 _RIGHT, _WRONG, _SKIPPED = "right", "wrong", "skipped"
 
@@ -53,46 +57,63 @@ class Scores(msgspec.Struct, kw_only=True):
     differences: list[Difference]
 
 
-def run_vectors(
-    command: str | None,
-    folder: Path,
-    *,
-    out: Console,
-    suites: Sequence[str] = (),
-    ids: Sequence[str] = (),
-    timeout: float = 10.0,
-    show: int = 20,
-    json_file: Path | None = None,
-) -> int:
-    """Score a runner; without one, count the vectors. Return 0 if no answer is wrong, otherwise 1.
+_vectors = partial(Describe, "vectors")
 
-    Raises:
-        UnusableInput: there are no such vectors, or the runner cannot be asked.
-    """
-    try:
-        if command is None:
-            for suite, (files, cases) in counts(folder).items():
+
+class VectorsCommand(Command, frozen=True, kw_only=True):
+    """Score a parser, template engine, client or grammar by known answers."""
+
+    example = "plumbline vectors --run 'python my_runner.py' parsers/hermes"
+
+    ids: Annotated[
+        Texts,
+        _vectors(
+            "ids of vectors, prefixes or patterns, such as parsers/hermes",
+            "ID",
+            default="all",
+            positional=True,
+        ),
+    ] = ()
+    suites: Annotated[Texts, _vectors("only this suite; repeatable", name="suite", choices=SUITES)] = ()
+    vectors: Annotated[
+        Path, _vectors("folder of the vectors", "FOLDER", default="conformance/vectors of the clone")
+    ] = FOLDER
+    command: Annotated[
+        str | None,
+        _vectors(
+            "command of a runner, which answers JSON lines",
+            "COMMAND",
+            name="run",
+            default="count the vectors",
+        ),
+    ] = None
+    timeout: Annotated[Positive, _vectors("time limit of one answer", "SECONDS")] = 10.0
+    show: Annotated[Count, Describe("reports", "wrong answers that are printed", "N")] = 20
+    json: Annotated[
+        File, Describe("reports", "write the scores and all wrong answers", "FILE", writes=True)
+    ] = None
+
+    def run(self, out: Console) -> int:
+        """Score a runner; without one, count the vectors. Return 0 if no answer is wrong, otherwise 1."""
+        if self.command is None:
+            for suite, (files, cases) in counts(self.vectors).items():
                 out.print(f"{suite}: {cases} vectors in {files} files", markup=False)
             return 0
-        wanted = list(questions(folder, suites, ids))
+        wanted = list(questions(self.vectors, self.suites, self.ids))
         if not wanted:
-            raise UnusableInput(
-                f"no vector has an id like {', '.join(ids)}. Ids look like parsers/hermes/12/whole."
-            )
-        scores = _asked(command, wanted, timeout)
-    except (UnreadableVectors, NoRunner) as error:
-        raise UnusableInput(str(error)) from None
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(scores), indent=1))
-    _print(scores, out, show)
-    return int(any(score.wrong for score in scores.scores))
+            raise OptionError("ID", f"is of no vector: {', '.join(self.ids)}; one is parsers/hermes/12/whole")
+        scores = _asked(self.command, wanted, self.timeout)
+        if self.json is not None:
+            self.json.write_bytes(msgspec.json.format(msgspec.json.encode(scores), indent=1))
+        _print(scores, out, self.show)
+        return int(any(score.wrong for score in scores.scores))
 
 
 def _asked(command: str, wanted: Sequence[Question], timeout: float) -> Scores:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise NoRunner(f"--run: {error}") from None
+        raise NoRunner(f"--run cannot be read: {error}") from None
     if not words:
         raise NoRunner("--run is empty: give the command that starts the runner.")
     runner = Runner(words, timeout)

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from plumbline_conformance.console.options import UnusableInput
+
 __all__ = ["NoRunner", "Runner"]
 
 FORMAT = 1
@@ -19,7 +21,7 @@ _TOLERATED = 20
 """Questions without an answer after which the runner is given up."""
 
 
-class NoRunner(Exception):  # noqa: N818 - it is a reason, not an error
+class NoRunner(UnusableInput):
     """The runner does not start, or gives no usable answers."""
 
 
@@ -44,7 +46,7 @@ class Runner:
         try:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
-            raise NoRunner(f"{self._command[0]} does not start: {error.strerror}.") from error
+            raise NoRunner(f"--run {self._command[0]} does not start: {error.strerror}") from error
         self._lines: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
         # A runner may import large packages before it answers.

@@ -43,7 +43,7 @@ def lines(findings: Findings) -> list[str]:
 
 def junit(findings: Findings) -> str:
     """Return JUnit XML: a case for each figure, and one for each row that fails."""
-    root = ElementTree.Element("testsuites", name="plumbline verify")
+    root = ElementTree.Element("testsuites", name="plumbline compare")
     suite = ElementTree.SubElement(root, "testsuite", name="figures", tests=str(len(findings.figures)))
     for figure in findings.figures:
         case = ElementTree.SubElement(suite, "testcase", classname="verify", name=figure.name)

@@ -9,17 +9,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from plumbline_conformance.client.first_model import named
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.client.target_input import UnusableInput
-from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.client.options import fields_of
+from plumbline_conformance.console.command import OptionGroup
+from plumbline_conformance.console.options import AtLeastOne, Describe, UnusableInput
 from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
+from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.answer_fold import fold
@@ -44,26 +47,53 @@ from plumbline_conformance.verify.samples import (
     result_of,
 )
 
-__all__ = ["Plan", "run_verify", "verify"]
+__all__ = ["Rows", "run_verify", "verify"]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent, and what it is compared with."""
+_rows = partial(Describe, "against rows")
 
-    samples: Path
-    baselines: Sequence[Path] = ()
-    numbers: frozenset[int] = frozenset()
-    """The rows to send; all if there are none."""
-    repeats: int = 3
-    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Fields of every request."""
-    results: Path | None = None
-    """Where answers are written, in the format of a baseline."""
-    concurrency: int = 4
-    timeout: float = 600.0
-    tool_parser: str = "auto"
-    """The dialect of the model's calls; `auto` for the one of the template that the server shows."""
-    reasoning_parser: str = "auto"
+
+class Rows(OptionGroup, frozen=True, kw_only=True):
+    """What is asked of each row, and what the answers are compared with."""
+
+    baselines: Annotated[
+        tuple[Path, ...],
+        _rows(
+            "results of the server to compare with, in its format; repeatable, for several runs",
+            "RESULTS.JSONL",
+            name="baseline",
+            reads=True,
+        ),
+    ] = ()
+    rows: Annotated[tuple[AtLeastOne, ...], _rows("only this line; repeatable", "N", name="row")] = ()
+    repeats: Annotated[
+        AtLeastOne, _rows("answers to each row; with one, only the number of calls can be tested", "N")
+    ] = 3
+    body: Annotated[
+        str,
+        _rows("further fields of every request, such as '{\"temperature\": 0.6}'", "JSON", default="none"),
+    ] = "{}"
+    tool_parser: Annotated[
+        str,
+        _rows(
+            "the dialect of the model's calls, to read raw texts",
+            "NAME",
+            default="by the template that the server shows",
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str, _rows("the dialect of the model's thinking", "NAME", default="likewise")
+    ] = "auto"
+    results: Annotated[
+        File, _rows("write the answers; the file can be a baseline later", "FILE", writes=True)
+    ] = None
+    junit: Annotated[File, _rows("write JUnit XML", "FILE", writes=True)] = None
+    html: Annotated[File, _rows("write one self-contained page", "FILE", writes=True)] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of every request."""
+        return fields_of(self.body)
 
 
 def _redacted(target: Target, send: Send) -> Send:
@@ -79,15 +109,17 @@ def _redacted(target: Target, send: Send) -> Send:
 class _Asking:
     """Send rows, and keep what the answers show."""
 
-    def __init__(self, target: Target, plan: Plan, file: TextIO | None) -> None:
+    def __init__(
+        self, target: Target, fields: Mapping[str, Any], file: TextIO | None, concurrency: int
+    ) -> None:
         self._target = target
-        self._plan = plan
+        self._fields = fields
         self._file = file
-        self._turn = asyncio.Semaphore(plan.concurrency)
+        self._turn = asyncio.Semaphore(concurrency)
 
     async def ask(self, row: Row, send: Any) -> Result:
         """Send a row once."""
-        body = {**row.body, **self._plan.body, "model": self._target.model}
+        body = {**row.body, **self._fields, "model": self._target.model}
         if body.get("stream") is True and isinstance(body.get("stream_options", {}), dict):
             # Its last chunk has the tokens of the prompt.
             body["stream_options"] = {**body.get("stream_options", {}), "include_usage": True}
@@ -138,15 +170,25 @@ def _response(exchange: Exchange) -> Any:
 
 
 async def verify(
-    target: Target, plan: Plan, readers: Readers | None, shown: Progress | None = None
+    target: Target,
+    samples: Path,
+    wanted: Rows,
+    readers: Readers | None,
+    shown: Progress | None = None,
+    *,
+    concurrency: int = 4,
+    patience: float = 600.0,
 ) -> Findings:
     """Ask a server, and judge its answers.
 
     Args:
         target: the server.
-        plan: what is sent.
+        samples: the rows.
+        wanted: what is asked of them.
         readers: makes what reads raw text; without it no parser is found to be the cause.
         shown: shows the progress.
+        concurrency: requests at a time.
+        patience: seconds to wait for an answer.
 
     Raises:
         UnusableInput: a file cannot be read, or no dialect has the name of a parser.
@@ -154,22 +196,28 @@ async def verify(
     """
     if readers is not None:
         try:  # A wrong name would else be found after all rows were asked.
-            readers(plan.tool_parser, plan.reasoning_parser, "")
+            readers(wanted.tool_parser, wanted.reasoning_parser, "")
         except ValueError as error:
             raise UnusableInput(str(error)) from None
-    rows = {row.number: row for row in read_samples(plan.samples)}
+    fields = wanted.fields
+    rows = {row.number: row for row in read_samples(samples)}
     baseline: dict[int, list[Result]] = {number: [] for number in rows}
-    for path in plan.baselines:
+    for path in wanted.baselines:
         for result in read_results(path, rows):
             baseline[result.row].append(result)
-    chosen = [row for number, row in rows.items() if not plan.numbers or number in plan.numbers]
+    target = await named(target)
+    chosen = [row for number, row in rows.items() if not wanted.rows or number in wanted.rows]
     async with AsyncExitStack() as stack:
-        send = _redacted(target, await stack.enter_async_context(sender(target, plan.timeout)))
+        send = _redacted(target, await stack.enter_async_context(sender(target, patience)))
         beside = msgspec.structs.replace(target, base_url=_without_version(target.base_url))
-        send_beside = _redacted(beside, await stack.enter_async_context(sender(beside, plan.timeout)))
-        file = None if plan.results is None else stack.enter_context(plan.results.open("w", encoding="utf-8"))
-        asking = _Asking(target, plan, file)
-        task = None if shown is None else shown.add_task("", total=len(chosen) * plan.repeats)
+        send_beside = _redacted(beside, await stack.enter_async_context(sender(beside, patience)))
+        file = (
+            None
+            if wanted.results is None
+            else stack.enter_context(wanted.results.open("w", encoding="utf-8"))
+        )
+        asking = _Asking(target, fields, file, concurrency)
+        task = None if shown is None else shown.add_task("", total=len(chosen) * wanted.repeats)
 
         async def one(row: Row) -> Result:
             result = await asking.ask(row, send)
@@ -177,23 +225,23 @@ async def verify(
                 shown.advance(task)
             return result
 
-        answers = await asyncio.gather(*(one(row) for _ in range(plan.repeats) for row in chosen))
+        answers = await asyncio.gather(*(one(row) for _ in range(wanted.repeats) for row in chosen))
         server: dict[int, list[Result]] = {row.number: [] for row in chosen}
         for result in answers:
             server[result.row].append(result)
         asked = [
-            Asked(row, baseline[row.number], server[row.number], _command(target, plan, row))
+            Asked(row, baseline[row.number], server[row.number], _command(target, samples, wanted, row))
             for row in chosen
         ]
         name = redacted_url(target.base_url)
-        probes = Probes(send, send_beside, target.model, partial(_read, plan, readers), plan.body)
+        probes = Probes(send, send_beside, target.model, partial(_read, wanted, readers), fields)
         return findings_of(asked, await _causes(asked, probes, name), name)
 
 
-def _read(plan: Plan, readers: Readers | None, template: str) -> Read | None:
-    if readers is None or (plan.tool_parser == "auto" and not template):
+def _read(wanted: Rows, readers: Readers | None, template: str) -> Read | None:
+    if readers is None or (wanted.tool_parser == "auto" and not template):
         return None
-    return readers(plan.tool_parser, plan.reasoning_parser, template)
+    return readers(wanted.tool_parser, wanted.reasoning_parser, template)
 
 
 async def _causes(asked: Sequence[Asked], probes: Probes, server: str) -> list[Cause]:
@@ -226,25 +274,26 @@ def _without_version(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _command(target: Target, plan: Plan, row: Row) -> str:
-    parts = ["plumbline", "verify", str(plan.samples), "--row", str(row.number)]
-    parts += ["--base-url", redacted_url(target.base_url), "--model", target.model]
-    for path in plan.baselines:
+def _command(target: Target, samples: Path, wanted: Rows, row: Row) -> str:
+    parts = ["plumbline", "compare", redacted_url(target.base_url), str(samples)]
+    parts += ["--row", str(row.number), "--model", target.model]
+    for path in wanted.baselines:
         parts += ["--baseline", str(path)]
-    if plan.body:
-        parts += ["--body", msgspec.json.encode(dict(plan.body)).decode()]
+    if wanted.fields:
+        parts += ["--body", wanted.body]
     return shlex.join(parts)
 
 
 def run_verify(
     target: Target,
-    plan: Plan,
+    samples: Path,
+    wanted: Rows,
     readers: Readers | None,
     *,
     out: Console,
+    concurrency: int,
+    patience: float,
     json_file: Path | None = None,
-    junit_file: Path | None = None,
-    html_file: Path | None = None,
 ) -> int:
     """Verify a server, print and write what was found, and return the exit status.
 
@@ -252,22 +301,17 @@ def run_verify(
         UnusableInput: a file cannot be read.
     """
     columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
-        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as shown:
-            found = asyncio.run(verify(target, plan, readers, shown))
-        for path, text in (
-            (json_file, msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"),
-            (junit_file, junit(found)),
-            (html_file, html(found)),
-        ):
-            if path is not None:
-                path.write_text(text, "utf-8")
-    except KeyboardInterrupt:
-        out.print("Interrupted: there is no result.")
-        return INTERRUPTED
-    except OSError as error:
-        out.print(f"A file cannot be written: {escape(printable(str(error)))}")
-        return 2
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as shown:
+        found = asyncio.run(
+            verify(target, samples, wanted, readers, shown, concurrency=concurrency, patience=patience)
+        )
+    for path, text in (
+        (json_file, msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"),
+        (wanted.junit, junit(found)),
+        (wanted.html, html(found)),
+    ):
+        if path is not None:
+            path.write_text(text, "utf-8")
     for line in lines(found):
         out.print(escape(printable(line)), highlight=False, soft_wrap=True)
     return found.status

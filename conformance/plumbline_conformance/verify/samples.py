@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.transcript.answer_fold import Answer, fold_whole
 from plumbline_conformance.transcript.sse import load_json
 

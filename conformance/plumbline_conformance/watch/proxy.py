@@ -53,9 +53,7 @@ class Proxy:
                 f"{redacted_url(upstream)} has non-ASCII characters, which must be escaped in a URL"
             )
         if "@" in parts.netloc:
-            raise ValueError(
-                "The URL of the upstream must not contain credentials: clients send their own keys"
-            )
+            raise ValueError("URL must not contain credentials: clients send their own keys")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls else 80)

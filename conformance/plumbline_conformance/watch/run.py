@@ -20,10 +20,10 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
+from plumbline_conformance.console.options import OptionError, UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header, Recorder
 from plumbline_conformance.recording.redaction import redacted_url
-from plumbline_conformance.reports.baseline import UnreadableBaseline
 from plumbline_conformance.reports.conclude import Outputs, conclude
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.display import picture, print_violation
@@ -151,6 +151,9 @@ def run_watch(
         connections: maximum number of connections to the upstream.
         stop: ends the run when set.
         ready: called with the port when the proxy listens.
+
+    Raises:
+        UnusableInput: the proxy cannot listen, or not towards this server.
     """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
@@ -158,9 +161,7 @@ def run_watch(
     began = time.monotonic()
     try:
         if not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{listen} is not [HOST]:PORT")
-        if why := outputs.unwritable(record=recording):
-            raise ValueError(why)
+            raise OptionError("--listen", f"must be [HOST]:PORT, got {listen!r}")
         baseline = outputs.read_baseline()
         with _interrupts() as interrupted, _serving(upstream, host, int(port), connections) as (proxy, found):
             # Create the recording only after the proxy started, because an empty one is invalid.
@@ -177,9 +178,8 @@ def run_watch(
                     _wait(watcher, live, [interrupted, *([stop] if stop else [])])
                 finally:
                     proxy.stop()
-    except (ValueError, UnreadableBaseline, OSError) as error:
-        out.print(str(error), markup=False)
-        return 2
+    except ValueError as error:
+        raise UnusableInput(str(error)) from None
     tally = watcher.tally
     unjudged = f", {tally.unjudged} of them not judged for lack of time" if tally.unjudged else ""
     out.print(f"{tally.exchanges + tally.unjudged} exchanges{unjudged}")

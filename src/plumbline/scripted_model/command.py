@@ -1,115 +1,120 @@
-"""Implement `plumbline script-model`: train and check a model folder from scripts.
-
-Exit status: 0 the model answers every script exactly, 1 it does not (the differing answers are printed), 2 the scripts
-cannot be used.
-"""
+"""Train and check a model folder from scripts (`plumbline script-model`)."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from plumbline.scripted_model.scripts import DEFAULT, ScriptError, ScriptSet, load
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import Amount, AtLeastOne, Describe
+from plumbline_conformance.exact.scripts import ScriptSet, load
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["DEFAULT", "ScriptModelCommand"]
+
+DEFAULT = Path(__file__).with_name("default.yaml")
+"""The default set: answers that have broken servers, in the markup of Qwen and Hermes."""
+_train = partial(Describe, "training")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument(
-        "--scripts",
-        type=Path,
-        default=DEFAULT,
-        metavar="FILE",
-        help="YAML or JSON with prompts and answers (default: the built-in set)",
+class ScriptModelCommand(Command, frozen=True, kw_only=True):
+    """Make a tiny checkpoint that answers with texts from a file."""
+
+    example = "plumbline script-model --out .scripted --scripts scripts.yaml"
+    statuses = (
+        "exit status: 0 the model answers every script exactly; 1 it does not; 2 the scripts cannot be used. "
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model folder to write")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the initial weights (default 1)")
-    parser.add_argument(
-        "--max-seconds",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="training time of this call; the next call resumes",
+    extra = "serve"
+
+    out: Annotated[Path, Describe("model", "the model folder to write", "DIR")]
+    scripts: Annotated[
+        Path,
+        Describe(
+            "model",
+            "YAML or JSON with prompts and answers",
+            "FILE",
+            default="the built-in set",
+            reads=True,
+        ),
+    ] = DEFAULT
+    gguf: Annotated[
+        Path | None,
+        Describe(
+            "model",
+            "also write a GGUF file for llama.cpp (needs the package gguf)",
+            "FILE",
+            writes=True,
+        ),
+    ] = None
+    check: Annotated[bool, Describe("model", "do not train; check the existing folder")] = False
+    seed: Annotated[int, _train("seed of the initial weights", "N")] = 1
+    max_seconds: Annotated[Amount, _train("training time of this call; the next call resumes", "SECONDS")] = (
+        600.0
     )
-    parser.add_argument("--threads", type=int, default=1, help="torch threads for training (default 1)")
-    parser.add_argument(
-        "--gguf",
-        type=Path,
-        metavar="FILE",
-        help="also write a GGUF file for llama.cpp (needs the package gguf)",
-    )
-    parser.add_argument("--check", action="store_true", help="do not train; check the existing folder")
+    threads: Annotated[AtLeastOne, _train("torch threads", "N")] = 1
 
+    def run(self, out: Console) -> int:
+        """Train and check the model."""
+        scripts = load(self.out if self.check else self.scripts)
+        if not self.check:
+            self._make(scripts)
+        return _check(self.out, scripts)
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command."""
-    try:
-        if arguments.check:
-            scripts = load(arguments.out / "scripts.json")
-        else:
-            scripts = load(arguments.scripts)
-    except ScriptError as error:
-        print(f"plumbline: {error}", file=sys.stderr)
-        return 2
-    if not arguments.check:
-        _make(arguments, scripts)
-    return _check(arguments.out, scripts)
+    def _make(self, scripts: ScriptSet) -> None:
+        import torch
 
+        from plumbline.scripted_model import folder, training, vocabulary
 
-def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
-    import torch
+        torch.set_num_threads(self.threads)
+        tokenizer = vocabulary.build(scripts)
+        out = self.out
+        out.mkdir(parents=True, exist_ok=True)
+        # The training state depends on the scripts and the seed, so its file is named after them.
+        digest = hashlib.sha256(msgspec.json.encode((scripts, self.seed))).hexdigest()[:12]
+        checkpoint = out / f"training-{digest}.pt"
+        if checkpoint.exists():
+            print(f"Resuming from {checkpoint}.")
 
-    from plumbline.scripted_model import folder, training, vocabulary
+        def report(progress: training.Progress) -> None:
+            if progress.step % 20 == 0:
+                print(
+                    f"step {progress.step}  {progress.seconds:.0f} s  mean {progress.mean_loss:.4f}  "
+                    f"worst loss of a token {progress.worst:.3f} nats",
+                    flush=True,
+                )
 
-    torch.set_num_threads(arguments.threads)
-    tokenizer = vocabulary.build(scripts)
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    # The training state depends on the scripts and the seed, so its file is named after them.
-    digest = hashlib.sha256(msgspec.json.encode((scripts, arguments.seed))).hexdigest()[:12]
-    checkpoint = out / f"training-{digest}.pt"
-    if checkpoint.exists():
-        print(f"Resuming from {checkpoint}.")
-
-    def report(progress: training.Progress) -> None:
-        if progress.step % 20 == 0:
-            print(
-                f"step {progress.step}  {progress.seconds:.0f} s  mean {progress.mean_loss:.4f}  "
-                f"worst loss of a token {progress.worst:.3f} nats",
-                flush=True,
-            )
-
-    network, progress = training.learn(
-        scripts,
-        tokenizer,
-        seed=arguments.seed,
-        max_seconds=arguments.max_seconds,
-        checkpoint=checkpoint,
-        report=report,
-    )
-    size = sum(parameter.numel() for parameter in network.parameters())
-    print(
-        f"{len(scripts.scripts)} scripts, {size} parameters, {progress.step} steps, {progress.seconds:.0f} s; "
-        f"the worst loss of a token is {progress.worst:.3f} nats."
-    )
-    folder.write(out, network, tokenizer, scripts)
-    if progress.worst <= training.CERTAIN:
-        checkpoint.unlink()
-    else:
-        print(
-            "Training ran out of time (--max-seconds) before every token was certain. Run the command again to resume "
-            f"from {checkpoint}."
+        network, progress = training.learn(
+            scripts,
+            tokenizer,
+            seed=self.seed,
+            max_seconds=self.max_seconds,
+            checkpoint=checkpoint,
+            report=report,
         )
-    if arguments.gguf is not None:
-        from plumbline.pocket.to_gguf import write
+        size = sum(parameter.numel() for parameter in network.parameters())
+        print(
+            f"{len(scripts.scripts)} scripts, {size} parameters, {progress.step} steps, {progress.seconds:.0f} s; "
+            f"the worst loss of a token is {progress.worst:.3f} nats."
+        )
+        folder.write(out, network, tokenizer, scripts)
+        if progress.worst <= training.CERTAIN:
+            checkpoint.unlink()
+        else:
+            print(
+                "Training ran out of time (--max-seconds) before every token was certain. Run the command again to "
+                f"resume from {checkpoint}."
+            )
+        if self.gguf is not None:
+            from plumbline.pocket.to_gguf import write
 
-        write(out, arguments.gguf, name="Plumbline scripted model")
+            write(out, self.gguf, name="Plumbline scripted model")
 
 
 def _check(out: Path, scripts: ScriptSet) -> int:

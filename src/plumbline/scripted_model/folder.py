@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from plumbline.pocket.network import Network, config_of
-from plumbline.scripted_model.scripts import ScriptSet
 from plumbline.scripted_model.vocabulary import END_OF_TEXT, IM_END, id_of, save
+from plumbline_conformance.exact.scripts import ScriptSet
 
 __all__ = ["SCRIPTS", "write"]
 

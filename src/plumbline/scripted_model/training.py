@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from plumbline.pocket.network import Network, Shape
-from plumbline.scripted_model.scripts import Script, ScriptSet
 from plumbline.scripted_model.vocabulary import IM_END, id_of
+from plumbline_conformance.exact.scripts import Script, ScriptSet
 
 __all__ = ["Progress", "learn", "prompt_ids", "shape_for"]
 

@@ -18,9 +18,9 @@ from transformers.utils import logging
 
 from plumbline.answer.turn import ChatPrompt, Message
 from plumbline.port.engine import GenerateRequest, SamplingParams
-from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
+from plumbline_conformance.exact.scripts import CONTROL, Script, ScriptSet
 
 __all__ = ["Failure", "by_our_engine", "by_transformers", "verify"]
 

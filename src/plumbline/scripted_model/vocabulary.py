@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plumbline.pocket import QWEN2_SPLIT
-from plumbline.scripted_model.scripts import CONTROL, ScriptSet
+from plumbline_conformance.exact.scripts import CONTROL, ScriptSet
 
 __all__ = ["END_OF_TEXT", "IM_END", "build", "id_of", "save"]
 

@@ -32,7 +32,7 @@ from plumbline_conformance.bench.prompts import Lengths, lengths_of, prompts, re
 from plumbline_conformance.bench.sample import Sample, Sender
 from plumbline_conformance.bench.summary import bounds_of, percentile, ratio, summarise
 from plumbline_conformance.cli import main
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import UnusableInput
 
 
 def frames(*events: dict[str, Any], end: str = "") -> bytes:
@@ -330,6 +330,7 @@ def test_what_cannot_be_measured_is_one_line(
     options: list[str], words: str, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", server, *options]) == 2
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert re.search(words, printed)
+    assert printed.startswith("plumbline: ")
     assert printed.count("\n") == 1

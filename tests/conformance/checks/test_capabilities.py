@@ -15,7 +15,7 @@ from example_servers.reference import application
 from mutants.mutations import changed
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.cli import check
+from plumbline_conformance.cli.check import check
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario

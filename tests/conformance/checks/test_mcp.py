@@ -102,7 +102,7 @@ def test_a_cut_answer_shows_nothing_about_a_lost_server() -> None:
 
 def test_the_capability_needs_an_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "http://127.0.0.1:1/v1", "--model", "m", "--capabilities", "mcp"]) == 2
-    assert "--mcp HOST:PORT" in capsys.readouterr().out
+    assert "--mcp HOST:PORT" in capsys.readouterr().err
 
 
 def test_an_example_shows_where_the_address_belongs(capsys: pytest.CaptureFixture[str]) -> None:

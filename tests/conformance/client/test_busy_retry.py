@@ -274,7 +274,7 @@ def test_a_server_with_a_limit_of_requests_is_judged(
 ) -> None:
     run = tmp_path / "run.jsonl"
     with serving(limited(0.05, "0.06")) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
+        target = [base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
         assert main(["check", *target, "chat/stop", "chat/many", "chat/stream-text", "models"]) == 0
     out = capsys.readouterr().out
 
@@ -290,9 +290,9 @@ def test_a_server_that_stays_busy_cannot_be_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(answering(lambda *_: (429, {"retry-after": "3600"}, error("No.")))) as base_url:
-        assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
+        assert main(["check", base_url, "--model", "m"]) == 2
 
-    assert "The server stays busy" in capsys.readouterr().out
+    assert "The server stays busy" in capsys.readouterr().err
 
 
 def busy_at(*paths: str) -> Any:
@@ -311,7 +311,7 @@ def test_without_a_verdict_on_what_is_core_nobody_conforms(
 ) -> None:
     """Chat completions are busy after the first request, but the list of models is not."""
     with serving(busy_at("/chat/completions")) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        target = [base_url, "--model", MODEL, "--api-key", KEY]
         assert main(["check", *target, "models", "completions/stop"]) == 0
         assert main(["check", *target, "models", "completions/stop", "chat/text"]) == 2
 

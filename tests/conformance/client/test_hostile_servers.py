@@ -15,7 +15,7 @@ from example_servers import hostile_servers as servers
 from example_servers.hostile_servers import Behaviour, hostile
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.cli import check
+from plumbline_conformance.cli.check import check
 from plumbline_conformance.client.http import conversations
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
@@ -46,7 +46,7 @@ def test_a_server_without_answers_cannot_be_judged(
     status, seconds = judged(behave)
 
     assert status == 2
-    assert "cannot be reached" in capsys.readouterr().out
+    assert "cannot be reached" in capsys.readouterr().err
     assert seconds < SOON
 
 
@@ -115,11 +115,7 @@ def test_wrong_answers_are_violations(behave: Behaviour, capsys: pytest.CaptureF
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1", "nonsense", "http://", "http://[/v1", "ftp://x/"])
 def test_a_wrong_address_cannot_be_judged(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(Target(base_url=url, model="m"), ["chat"], timeout=1) == 2
-    assert "cannot be reached" in capsys.readouterr().out
-
-
-def test_a_key_that_cannot_be_sent_is_reported() -> None:
-    assert check(Target(base_url="http://127.0.0.1:1/v1", model="m", api_key="schlüssel\n"), ["chat"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +171,7 @@ def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Pa
     path = os.pathsep.join(place for place in sys.path if place)
     with hostile(behave) as base_url:
         # On a busy machine the first answer of a bomb takes half a second, and without one there are no reports.
-        words = ["check", "--base-url", base_url, "--model", "m", "--timeout", "1", *outputs]
+        words = ["check", base_url, "--model", "m", "--timeout", "1", *outputs]
         done = subprocess.run(
             [sys.executable, "-c", _WITHIN, str(_ROOM), *words],
             env={**os.environ, "PYTHONPATH": path},

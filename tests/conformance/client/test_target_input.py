@@ -35,19 +35,19 @@ AWAY = "http://127.0.0.1:1/v1"
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
     file = tmp_path / "scripts.json"
-    file.write_text(json.dumps({"scripts": [{"prompt": "a", "title": "A", "output": "b"}]}), "utf-8")
+    file.write_text(json.dumps({"scripts": [{"prompt": "a", "name": "A", "output": "b"}]}), "utf-8")
     return file
 
 
 def commands(url: str, key: str, scripts: Path) -> list[list[str]]:
     """Run every command that accepts a base URL and a key."""
-    target = ["--base-url", url, "--model", "m", "--api-key", key]
+    target = [url, "--model", "m", "--api-key", key]
     return [
         ["check", *target],
         ["fuzz", *target],
-        ["exact", str(scripts), *target],
-        ["diff", AWAY, url, "--model-a", "m", "--api-key-b", key],
-        ["diff", url, AWAY, "--model-a", "m", "--api-key-a", key],
+        ["compare", target[0], str(scripts), *target[1:]],
+        ["compare", AWAY, url, "--model", "m", "--reference-api-key", key],
+        ["compare", url, AWAY, "--model", "m", "--api-key", key],
     ]
 
 
@@ -55,8 +55,8 @@ def test_white_space_around_a_key_is_not_the_key(tmp_path: Path) -> None:
     """A key from a file or variable may end with a line feed, which is invalid in a header."""
     run = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", f" {KEY}\n", "--record", str(run)]
-        assert main(["check", "errors/key", "models", *options]) == 0
+        options = [base_url, "--model", MODEL, "--api-key", f" {KEY}\n", "--record", str(run)]
+        assert main(["check", *options, "errors/key", "models"]) == 0
 
     assert KEY not in run.read_text("utf-8")
     assert any(seen.scenario == "errors/key" and not seen.skipped for seen in read_recording(run).transcripts)
@@ -67,8 +67,8 @@ def test_an_empty_key_is_none(key: str, capsys: pytest.CaptureFixture[str], tmp_
     """An unset CI secret is an empty variable, and servers refuse an empty `Bearer`."""
     run = tmp_path / "run.jsonl"
     with serving(answering(lambda *_: None, open_to_all=True)) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", key, "--record", str(run)]
-        main(["check", "errors/key", *options])
+        options = [base_url, "--model", MODEL, "--api-key", key, "--record", str(run)]
+        main(["check", *options, "errors/key"])
 
     assert "no key was given" in capsys.readouterr().out
     assert read_recording(run).header.key is None
@@ -80,7 +80,7 @@ def test_a_key_that_no_header_carries_is_refused(
 ) -> None:
     for command in commands(AWAY, key, scripts):
         assert main(command) == 2
-        out = capsys.readouterr().out
+        out = capsys.readouterr().err
         assert "cannot be sent in a header: character" in out
         assert "sk-" not in out
 
@@ -108,7 +108,7 @@ def test_an_address_that_is_none_is_refused(
     """Every command has the same message, with advice and without a traceback."""
     for command in commands(url, "k", scripts):
         assert main(command) == 2
-        out = capsys.readouterr().out
+        out = capsys.readouterr().err
         assert WRONG[url] in out
         assert "Give one such as http://127.0.0.1:8000/v1" in out
 
@@ -154,8 +154,8 @@ def test_a_query_of_the_base_is_part_of_every_request() -> None:
         await inner(scope, receive, send)
 
     with serving(looking) as base_url:
-        options = ["--base-url", f"{base_url}?api-version=1", "--model", MODEL, "--api-key", KEY]
-        assert main(["check", "models", "responses/stream-text", "websocket/turn", *options]) == 0
+        options = [f"{base_url}?api-version=1", "--model", MODEL, "--api-key", KEY]
+        assert main(["check", *options, "models", "responses/stream-text", "websocket/turn"]) == 0
 
     assert {"/v1/models", "/v1/responses"} <= {path for path, _ in asked}
     assert all(query.startswith(b"api-version=1") for _, query in asked)
@@ -199,7 +199,7 @@ def test_headers_are_read_as_they_are_written(headers: dict[str, str]) -> None:
 def test_headers_that_cannot_be_sent_are_refused_by_name(line: str) -> None:
     with pytest.raises(UnusableInput, match="--header"):
         headers_of([line])
-    with pytest.raises(UnusableInput, match="x-a is given twice"):
+    with pytest.raises(UnusableInput, match="--header has x-a twice"):
         headers_of(["x-a: 1", "X-A: 2"])
 
 
@@ -214,7 +214,7 @@ def test_headers_go_with_every_request_and_secrets_among_them_are_not_written(tm
     inner = application()
     files = [f"--{kind}={tmp_path / kind}" for kind in ("record", "json", "html", "junit")]
     with serving(gateway) as base_url:
-        target = ("--base-url", base_url, "--model", MODEL, "--api-key", KEY)
+        target = (base_url, "--model", MODEL, "--api-key", KEY)
         headers = ("--header", "X-Tenant: acme", "--header", "x-gateway-key: gw-secret-0123")
         main(["check", *target, *headers, *files, "chat/text", "websocket/turn", "errors/no-model"])
 

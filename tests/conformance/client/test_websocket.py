@@ -171,7 +171,7 @@ def test_our_server_without_a_store_skips_only_what_needs_one() -> None:
 def test_what_was_recorded_is_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
+        options = [base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
         assert main(["check", *options, "websocket", "responses/background"]) == 0
     printed = capsys.readouterr().out
 

@@ -84,7 +84,7 @@ def on_a_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Screen
 def test_a_run_shows_how_far_it_is_and_what_was_found() -> None:
     with (
         serving(application()) as base_url,
-        on_a_terminal("check", "models/*", "errors/*", "--base-url", base_url, "--model", MODEL) as (
+        on_a_terminal("check", base_url, "models/*", "errors/*", "--model", MODEL) as (
             run,
             screen,
         ),
@@ -102,7 +102,7 @@ def test_a_run_shows_how_far_it_is_and_what_was_found() -> None:
 def test_live_traffic_is_counted_while_it_passes() -> None:
     with (
         serving(application()) as base_url,
-        on_a_terminal("watch", "--upstream", base_url.removesuffix("/v1"), "--listen", ":0") as (run, screen),
+        on_a_terminal("watch", base_url.removesuffix("/v1"), "--listen", ":0") as (run, screen),
     ):
         port = int(screen.until(r"Listening on http://127\.0\.0\.1:\d+,").rstrip(",").rpartition(":")[2])
         screen.until("0 exchanges, 0 under way")

@@ -11,13 +11,13 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.cli.matrix import _named
 from plumbline_conformance.console.output_files import why_unwritable
 
-AWAY = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
+AWAY = ["http://127.0.0.1:1/v1", "--model", "m"]
 """No server listens there, so other messages come before any request."""
 
 
 def test_a_baseline_to_update_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *AWAY, "--update-baseline"]) == 2
-    assert "--update-baseline needs --baseline FILE" in capsys.readouterr().out
+    assert "--update-baseline needs --baseline FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--baseline", "--json", "--record"])
@@ -30,7 +30,7 @@ def test_unwritable_files_are_reported_before_the_run(
         if path.is_dir() and option == "--baseline":
             continue  # The file is read first, with the same message.
         assert main(["check", *AWAY, *known, *more]) == 2
-        out = capsys.readouterr().out
+        out = capsys.readouterr().err
         assert "cannot be written" in out
         assert "reached" not in out
 
@@ -41,12 +41,12 @@ def test_other_commands_look_at_their_file_as_well(
 ) -> None:
     words = {
         "fuzz": ["fuzz", *AWAY],
-        "exact": ["exact", str(tmp_path), *AWAY],
-        "diff": ["diff", AWAY[1], AWAY[1], "--model-a", "m"],
+        "exact": ["compare", AWAY[0], str(tmp_path), *AWAY[1:]],
+        "diff": ["compare", AWAY[0], *AWAY],
     }[command]
 
     assert main([*words, "--json", str(tmp_path / "no" / "file.json")]) == 2
-    assert "cannot be written: the directory" in capsys.readouterr().out
+    assert "cannot be written: the directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_two_files_of_a_run_are_two(
 
     assert main(["check", *AWAY, first, str(file), second, str(link)]) == 2
 
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert first in out
     assert second in out
     assert "overwrite" in out
@@ -73,9 +73,9 @@ def test_inputs_are_not_overwritten(tmp_path: Path) -> None:
     run = tmp_path / "run.jsonl"
     run.write_text("{}", "utf-8")
 
-    assert "overwrite" in str(why_unwritable({"--json": run}, {"the recording": run}))
+    assert "overwrite" in str(why_unwritable({"--json": run}, {run: "the recording"}))
     assert (
-        why_unwritable({"--json": tmp_path / "a", "--html": tmp_path / "b"}, {"the recording": run}) is None
+        why_unwritable({"--json": tmp_path / "a", "--html": tmp_path / "b"}, {run: "the recording"}) is None
     )
 
 

@@ -60,7 +60,7 @@ def test_a_reader_that_leaves_changes_neither_the_status_nor_the_files(entry: st
     report, page, known = (tmp_path / name for name in ("r.json", "r.html", "known.json"))
     files = ["--json", str(report), "--html", str(page), "--baseline", str(known), "--update-baseline"]
     with serving(application()) as base_url:
-        status = unparsed(entry, ["check", "models", "--base-url", base_url, "--model", MODEL, *files])
+        status = unparsed(entry, ["check", base_url, "models", "--model", MODEL, *files])
 
     assert status == (0, b"")
     assert json.loads(report.read_text("utf-8"))["counts"].keys() == {"pass"}
@@ -81,7 +81,7 @@ def test_a_violation_is_one_though_nobody_reads_of_it(entry: str, tmp_path: Path
 
     report = tmp_path / "r.json"
     with serving(empty) as base_url:
-        words = ["check", "errors", "--base-url", base_url, "--model", MODEL, "--json", str(report)]
+        words = ["check", base_url, "errors", "--model", MODEL, "--json", str(report)]
         assert unparsed(entry, words, lines=1) == (1, b"")
 
     assert json.loads(report.read_text("utf-8"))["counts"]["fail"] > 0
@@ -165,7 +165,7 @@ def test_a_run_that_sigterm_ended_is_resumed(
     run, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
     reached = threading.Event()
     with serving(hanging(reached)) as base_url:
-        words = ["check", "chat/text", "chat/stream-text", "models", "--base-url", base_url, "--model", MODEL]
+        words = ["check", base_url, "chat/text", "chat/stream-text", "models", "--model", MODEL]
         said = interrupted(
             ENTRIES[0], [*words, "--record", str(run), "--concurrency", "1"], reached, signal.SIGTERM
         )
@@ -176,8 +176,8 @@ def test_a_run_that_sigterm_ended_is_resumed(
     with serving(counting(asked), port) as base_url:
         assert main([*words, "--resume", str(run), "--record", str(whole)]) == 0
     with serving(counting([])) as other:
-        assert main(["check", "models", "--base-url", other, "--model", MODEL, "--resume", str(run)]) == 2
-    assert "cannot be resumed" in capsys.readouterr().out
+        assert main(["check", other, "models", "--model", MODEL, "--resume", str(run)]) == 2
+    assert "cannot be resumed" in capsys.readouterr().err
     assert all(seen.skipped is None for seen in read_recording(whole).transcripts)
     assert asked.count("/v1/chat/completions") == 3, "whether the model is there, and the two of the stream"
 
@@ -189,7 +189,13 @@ def test_an_interrupted_check_keeps_what_had_ended_and_lists_what_had_not(
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
     reached = threading.Event()
     with serving(hanging(reached)) as base_url:
-        words = ["check", "chat/text", "chat/stream-text", "models", "--base-url", base_url]
+        words = [
+            "check",
+            base_url,
+            "chat/text",
+            "chat/stream-text",
+            "models",
+        ]
         files = ["--model", MODEL, "--record", str(run), "--json", str(first)]
         out = interrupted(entry, [*words, *files, "--concurrency", "1"], reached)
 
@@ -210,7 +216,7 @@ def test_an_interrupted_search_keeps_what_it_found(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     reached = threading.Event()
     with serving(hanging(reached)) as base_url:
-        words = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
+        words = ["fuzz", base_url, "createChatCompletion", "--model", MODEL]
         out = interrupted(ENTRIES[0], [*words, "--json", str(file), "--examples", "3000"], reached)
 
     assert "Interrupted before the end of the search" in out
@@ -221,8 +227,18 @@ def test_an_interrupted_comparison_reports_that_nothing_was_saved(tmp_path: Path
     reached = threading.Event()
     file = tmp_path / "found.json"
     with serving(hanging(reached)) as base_url:
-        words = ["diff", base_url, base_url, "--model-a", MODEL, "--api-key-b", KEY, "--json", str(file)]
+        words = [
+            "compare",
+            base_url,
+            base_url,
+            "--model",
+            MODEL,
+            "--reference-api-key",
+            KEY,
+            "--json",
+            str(file),
+        ]
         out = interrupted(ENTRIES[0], [*words, "--examples", "200"], reached)
 
-    assert "nothing was written" in out
+    assert "there is no result" in out
     assert not file.exists()

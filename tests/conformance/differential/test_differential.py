@@ -117,7 +117,7 @@ def changed(change: Any) -> Any:
 
 def test_a_server_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(app()) as a, serving(app()) as b:
-        assert main(["diff", a, b, "--model-a", MODEL, "--examples", "25"]) == 0
+        assert main(["compare", a, b, "--model", MODEL, "--examples", "25"]) == 0
 
     out = capsys.readouterr().out
     assert out.endswith("0 unclear: no difference\n"), out
@@ -140,7 +140,7 @@ def test_each_way_to_differ_is_found_and_grouped(
 ) -> None:
     file = tmp_path / "d.json"
     with serving(app()) as a, serving(changed(change)) as b:
-        assert main(["diff", a, b, "--model-a", MODEL, "--examples", "25", "--json", str(file)]) == 1
+        assert main(["compare", a, b, "--model", MODEL, "--examples", "25", "--json", str(file)]) == 1
 
     found = {difference["facet"] for difference in json.loads(file.read_text("utf-8"))["differences"]}
     assert facet in found
@@ -150,7 +150,7 @@ def test_each_way_to_differ_is_found_and_grouped(
 def test_servers_that_cannot_be_reached_are_not_alike(capsys: pytest.CaptureFixture[str]) -> None:
     url = "http://127.0.0.1:1/v1"
 
-    assert main(["diff", url, url, "--model-a", "m", "--examples", "1"]) == 2
+    assert main(["compare", url, url, "--model", "m", "--examples", "1"]) == 2
     assert "A cannot be reached." in capsys.readouterr().out
 
 

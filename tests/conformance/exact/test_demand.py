@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline.scripted_model import scripts
+from plumbline_conformance.exact import scripts
 from plumbline_conformance.exact.answer import Answer, Call, answer_of
 from plumbline_conformance.exact.demand import Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.scripts import Script, ScriptSet

@@ -19,14 +19,14 @@ from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk
-from plumbline.scripted_model.scripts import DEFAULT, load
+from plumbline.scripted_model.command import DEFAULT
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
 from plumbline_conformance.cli import main
-from plumbline_conformance.exact.scripts import Script, UnreadableScriptsError, read_scripts
+from plumbline_conformance.exact.scripts import Script, ScriptError, load
 
 SET = load(DEFAULT)
 HERMES, QWEN = TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]
@@ -94,7 +94,7 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
 
 
 def exact(url: str, scripts: Path, *more: str) -> int:
-    return main(["exact", str(scripts), "--base-url", url, "--model", MODEL, *more])
+    return main(["compare", url, str(scripts), "--model", MODEL, *more])
 
 
 @pytest.mark.long
@@ -316,7 +316,7 @@ def test_an_api_that_gives_no_answer_is_reported(status: int, some: Path, tmp_pa
 
 def test_an_unreachable_server_is_not_called_exact(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exact("http://127.0.0.1:1/v1", scripts) == 2
-    assert "no answer to 'script 1'" in capsys.readouterr().out
+    assert "no answer to 'script 1'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scripts": []}', '{"scripts": [{"prompt": 1}]}'])
@@ -324,13 +324,13 @@ def test_what_is_no_script_set_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "scripts.json"
     file.write_text(text, "utf-8")
 
-    with pytest.raises(UnreadableScriptsError, match="scripts"):
-        read_scripts(tmp_path)
+    with pytest.raises(ScriptError, match="script"):
+        load(tmp_path)
     assert exact("http://127.0.0.1:1/v1", file) == 2
 
 
 def test_an_answer_without_markup_is_reported_as_text(scripts: Path) -> None:
-    found = read_scripts(scripts)
+    found = load(scripts)
 
     assert found.is_plain(Script(prompt="a", output="if a < b"))
     assert not found.is_plain(Script(prompt="a", output="a </think>"))

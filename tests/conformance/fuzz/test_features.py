@@ -154,7 +154,7 @@ def test_a_broken_stream_is_found_in_a_short_run(
     # Stop after one fault, because shrinking takes long.
     monkeypatch.setattr("plumbline_conformance.fuzz.run._KINDS", 1)
     with serving(unfinished(app())) as base_url:
-        command = ["fuzz", operation, "--base-url", base_url, "--model", MODEL, "--examples", "80"]
+        command = ["fuzz", base_url, operation, "--model", MODEL, "--examples", "80"]
         status = main(command)
 
     out = capsys.readouterr().out

@@ -82,7 +82,7 @@ def test_claims_are_made_of_any_answer(status: int, body: bytes) -> None:
 @pytest.mark.long
 def test_our_server_survives_a_short_run(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A short run; `nox -s fuzz` is the long one."""
-    status = main(["fuzz", "--base-url", good, "--model", MODEL, "--examples", "150"])
+    status = main(["fuzz", good, "--model", MODEL, "--examples", "150"])
 
     out = capsys.readouterr().out
     assert status == 0, out
@@ -122,7 +122,7 @@ async def falls_over(scope: Any, receive: Any, send: Any) -> None:
 def test_faults_are_distinguished_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     with serving(falls_over) as base_url:
-        command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", "m"]
+        command = ["fuzz", base_url, "createChatCompletion", "--model", "m"]
         assert main([*command, "--examples", "150", "--json", str(file)]) == 1
 
     found = json.loads(file.read_text("utf-8"))
@@ -134,10 +134,10 @@ def test_faults_are_distinguished_and_shrunk(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_server_that_is_not_there_cannot_be_fuzzed(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["fuzz", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
+    command = ["fuzz", "http://127.0.0.1:1/v1", "--model", "m"]
 
     assert main(command) == 2
-    assert "cannot be reached" in capsys.readouterr().out
+    assert "cannot be reached" in capsys.readouterr().err
     assert main([*command, "noSuchOperation"]) == 2
 
 
@@ -150,8 +150,8 @@ def test_without_hypothesis_the_missing_package_is_named(
     for name in [name for name in sys.modules if name.startswith("plumbline_conformance.fuzz")]:
         monkeypatch.delitem(sys.modules, name)
 
-    assert main(["fuzz", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]) == 2
-    assert "pip install '.[fuzz]'" in capsys.readouterr().out
+    assert main(["fuzz", "http://127.0.0.1:1/v1", "--model", "m"]) == 2
+    assert "pip install '.[fuzz]'" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -159,7 +159,6 @@ def test_both_fuzzers_find_nothing_in_a_short_run(good: str, capfd: pytest.Captu
     assert (
         fuzz_our_server.main(
             [
-                "--base-url",
                 good,
                 "--model",
                 MODEL,

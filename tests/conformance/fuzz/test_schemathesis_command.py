@@ -51,7 +51,7 @@ class Met:
 def test_it_asks_for_the_model_with_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     met = Met(answering(lambda *_: None))
     with serving(met) as base_url:
-        command = ["fuzz", "createCompletion", "--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        command = ["fuzz", base_url, "createCompletion", "--model", MODEL, "--api-key", KEY]
         status = main([*command, *FEW])
 
     out = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_it_asks_for_the_model_with_the_key(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.long
 def test_on_our_server_it_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(app()) as base_url:
-        command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL, *FEW]
+        command = ["fuzz", base_url, "createChatCompletion", "--model", MODEL, *FEW]
         assert main(command) == 0, capsys.readouterr().out
 
 
@@ -80,7 +80,7 @@ def test_what_it_finds_counts_and_a_key_that_is_repeated_is_covered(
         lambda path, _: None if path == "/models" else (500, {}, error(f"no {KEY}")), open_to_all=True
     )
     with serving(repeats) as base_url:
-        command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
+        command = ["fuzz", base_url, "createChatCompletion", "--model", MODEL]
         status = main([*command, "--api-key", KEY, *FEW])
 
     out = capsys.readouterr().out
@@ -97,27 +97,27 @@ def test_where_the_first_could_not_run_the_second_does_not_begin(
 
     monkeypatch.setattr(schemathesis_run, "run_schemathesis", never)
 
-    assert main(["fuzz", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", *FEW]) == 2
-    assert "cannot be reached" in capsys.readouterr().out
+    assert main(["fuzz", "http://127.0.0.1:1/v1", "--model", "m", *FEW]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_what_cannot_be_run_is_reported_before_a_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    away = ["fuzz", "--model", "m", *FEW, "--base-url"]
+    away = ["fuzz", "--model", "m", *FEW]
 
     assert main([*away, "http://127.0.0.1:1/v1?api-version=1"]) == 2
-    assert "the query of the base URL" in capsys.readouterr().out
+    assert "the query of the base URL" in capsys.readouterr().err
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main([*away, "http://127.0.0.1:1/v1"]) == 2
-    assert "pip install '.[fuzz]'" in capsys.readouterr().out
+    assert "pip install '.[fuzz]'" in capsys.readouterr().err
 
 
 @pytest.mark.long
 def test_an_interruption_ends_both() -> None:
     met = Met(app())
     with serving(met) as base_url:
-        command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
+        command = ["fuzz", base_url, "createChatCompletion", "--model", MODEL]
         command += ["--schemathesis", "--examples", "100000"]
         # Only our process is interrupted, as by `kill`; its child must end, too.
         script = (

@@ -189,7 +189,7 @@ def test_the_header_lists_what_verdicts_depend_on(tmp_path: Path) -> None:
     asked = ("--concurrency", "2", "--timeout", "7.5", "--trials", "0", "--max-tokens-total", "900")
 
     with serving(application()) as base_url:
-        arguments = ("check", "--base-url", base_url, "--model", MODEL, "--api-key", SERVERS_KEY, *asked)
+        arguments = ("check", base_url, "--model", MODEL, "--api-key", SERVERS_KEY, *asked)
         assert main([*arguments, "--record", str(path), "models"]) in (0, 1)
 
     options = Options(trials=0, concurrency=2, timeout=7.5, max_tokens_total=900)

@@ -65,7 +65,7 @@ def refusing(before: int, status: int = 400) -> Answer:
 
 
 def scripts(folder: Path) -> Path:
-    script = {"prompt": "script 1", "title": "One", "output": "Hello.", "message": {"content": "Hello."}}
+    script = {"prompt": "script 1", "name": "One", "output": "Hello.", "message": {"content": "Hello."}}
     file = folder / "scripts.json"
     file.write_text(json.dumps({"scripts": [script]}), "utf-8")
     return file
@@ -74,7 +74,7 @@ def scripts(folder: Path) -> Path:
 COMMANDS: dict[str, list[str]] = {
     "check": ["check", "chat/text", "chat/stream-text", "errors/empty-messages", "responses"],
     "fuzz": ["fuzz", "createChatCompletion", "--examples", "12"],
-    "exact": ["exact", "SCRIPTS"],
+    "exact": ["compare", "SCRIPTS"],
 }
 
 
@@ -87,10 +87,10 @@ def test_no_command_shows_a_key_that_the_server_repeats(
     report = tmp_path / "report.json"
     name, *more = [str(scripts(tmp_path)) if word == "SCRIPTS" else word for word in COMMANDS[command]]
     with serving(repeating(refusing(before, status))) as base_url:
-        options = ["--base-url", base_url, "--model", "m", "--api-key", KEY, "--json", str(report)]
-        main([name, *more, *options])
+        options = [base_url, "--model", "m", "--api-key", KEY, "--json", str(report)]
+        main([name, options[0], *more, *options[1:]])
 
-    told = capsys.readouterr().out + report.read_text("utf-8")
+    told = "".join(capsys.readouterr()) + report.read_text("utf-8")
     if {"check": True, "fuzz": status == 500, "exact": before < 185}[command]:
         assert fingerprint(KEY)[:8] in told, "the server's words are shown"
     for length in range(12, len(KEY) + 1):
@@ -138,10 +138,10 @@ def test_a_key_in_two_events_of_a_stream_is_shown_by_no_command(
 ) -> None:
     files = [tmp_path / name for name in ("r.json", "r.html", "r.xml")]
     with serving(in_two_events()) as url:
-        target = ["--base-url", url, "--model", "m", "--api-key", KEY]
+        target = [url, "--model", "m", "--api-key", KEY]
         if command == "diff":
-            keys = ["--api-key-a", KEY, "--api-key-b", "sk-another-secret-0001"]
-            main(["diff", url, url, "--model-a", "m", *keys, "--examples", "40", "--json", str(files[0])])
+            keys = ["--api-key", KEY, "--reference-api-key", "sk-another-secret-0001"]
+            main(["compare", url, url, "--model", "m", *keys, "--examples", "40", "--json", str(files[0])])
         else:
             written = ["--json", str(files[0]), "--html", str(files[1]), "--junit", str(files[2])]
             main(["check", *target, "chat/text", "chat/stream-text", *written])
@@ -162,7 +162,7 @@ def test_a_claim_that_joins_the_halves_of_a_key_is_covered(
     monkeypatch.setattr(search_run, "claims", lambda *_: iter([joined]))
 
     with serving(in_two_events()) as url:
-        target = ["--base-url", url, "--model", "m", "--api-key", KEY]
+        target = [url, "--model", "m", "--api-key", KEY]
         assert main(["fuzz", *target, "createChatCompletion", "--examples", "8"]) == 1
 
     told = capsys.readouterr().out.replace("\n", "")
@@ -173,9 +173,9 @@ def test_a_claim_that_joins_the_halves_of_a_key_is_covered(
 def test_diff_shows_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     with serving(repeating(refusing(0))) as first, serving(repeating(refusing(0))) as second:
-        keys = ["--api-key-a", KEY, "--api-key-b", KEY[::-1]]
-        options = ["--model-a", "m", "--examples", "3", "--json", str(report)]
-        assert main(["diff", first, second, *keys, *options]) == 1
+        keys = ["--api-key", KEY, "--reference-api-key", KEY[::-1]]
+        options = ["--model", "m", "--examples", "3", "--json", str(report)]
+        assert main(["compare", first, second, *keys, *options]) == 1
 
     told = capsys.readouterr().out + report.read_text("utf-8")
     assert fingerprint(KEY)[:12] in told
@@ -183,15 +183,15 @@ def test_diff_shows_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.
     assert KEY[::-1][:12] not in told
 
 
-@pytest.mark.parametrize("command", ["check", "fuzz", "exact"])
+@pytest.mark.parametrize("command", ["check", "fuzz", "compare"])
 def test_no_password_of_an_address_is_shown(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = {"check": ["models"], "fuzz": [], "exact": [str(scripts(tmp_path))]}[command]
+    words = {"check": ["models"], "fuzz": [], "compare": [str(scripts(tmp_path))]}[command]
 
-    assert main([command, *words, "--base-url", f"http://me:{PASSWORD}@127.0.0.1:1/v1", "--model", "m"]) == 2
+    assert main([command, f"http://me:{PASSWORD}@127.0.0.1:1/v1", *words, "--model", "m"]) == 2
 
-    out = capsys.readouterr().out
+    out = "".join(capsys.readouterr())
     assert "127.0.0.1:1/v1" in out
     assert PASSWORD[:8] not in out
 

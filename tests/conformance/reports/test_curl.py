@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -15,9 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from plumbline_conformance.cli import add_commands
+from plumbline_conformance.cli.check import CheckCommand
 from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.client.target_input import capabilities_of
+from plumbline_conformance.console.command import read
+from plumbline_conformance.console.commands import JUDGE, parse_arguments, parser_of
 from plumbline_conformance.recording.file import Header, Options
 from plumbline_conformance.recording.redaction import fingerprint, redacted_exchange
 from plumbline_conformance.reports.curl import curl
@@ -142,15 +143,13 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     run = Header.of("http://h/v1", "m", options=options)
     report = Report(run=run, results=[], rules={}, scenarios={}, evidence={}, profile=profile)
     result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(dest="command"))
-
     _, *words = shlex.split(command_of(report, result))
 
-    read = parser.parse_args(words)
-    assert (read.trials, read.timeout, read.profile, read.seed) == (trials, timeout, profile, seed)
-    assert capabilities_of(read.capabilities) == capabilities
-    assert read.ids == ["http://h/v1", "chat/text/shape"]
+    found = read(CheckCommand, vars(parse_arguments(parser_of(JUDGE, "check"), words)))
+    assert (found.trials, found.timeout, found.seed) == (trials, timeout, seed)
+    assert found.selection.profile == profile
+    assert capabilities_of(found.capabilities) == capabilities
+    assert (found.under_test.url, *found.selection.ids) == ("http://h/v1", "chat/text/shape")
     # Unchanged options are not in the command.
     assert ("--trials" in " ".join(words)) == (trials != 3)
     assert ("--seed" in " ".join(words)) == (seed != 1)
@@ -221,10 +220,7 @@ def test_the_command_that_runs_a_check_again_names_its_model(model: str) -> None
         run=Header.of("http://h/v1", model), results=[], rules={}, scenarios={}, evidence={}, seconds=None
     )
     result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(dest="command"))
-
     program, *words = shlex.split(command_of(report, result))
 
     assert program == "plumbline"
-    assert parser.parse_args(words).model == model
+    assert parse_arguments(parser_of(JUDGE, "check"), words).model == model

@@ -260,7 +260,7 @@ def test_a_websocket_that_closes_without_a_message_does_not_end_the_run(tmp_path
 
     page = tmp_path / "page.html"
     with serving(serve) as base_url:
-        common = ("--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--html", str(page))
+        common = (base_url, "--model", MODEL, "--api-key", KEY, "--html", str(page))
         status = main(["check", *common, "websocket", "models", "--record", str(tmp_path / "run.jsonl")])
 
     assert status in (0, 1)

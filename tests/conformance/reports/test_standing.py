@@ -152,7 +152,7 @@ def checked(changes: Any, *options: str, folder: Path) -> tuple[int, dict[str, A
     """Run `check`; return exit status, report and badge colour."""
     report, badge = folder / "r.json", folder / "b.json"
     with serving(reference_but(changes) if changes else app()) as base_url:
-        words = ["check", "--base-url", base_url, "--model", MODEL, "--trials", "0", *options]
+        words = ["check", base_url, "--model", MODEL, "--trials", "0", *options]
         key = ["--api-key", KEY] if changes else []
         status = main([*words, *key, "--json", str(report), "--badge", str(badge)])
     colour = json.loads(badge.read_text("utf-8"))["color"]

@@ -106,7 +106,7 @@ def test_a_scenario_over_its_own_budget_is_skipped_and_the_rest_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with serving(application()) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-each", "60"]
+        options = [base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-each", "60"]
         assert main(["check", *options, "chat/text", "chat/reasoning-cut", "models"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -121,7 +121,7 @@ def test_a_recorded_run_reports_again_what_it_left_out(
 ) -> None:
     run = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-total", "100"]
+        options = [base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-total", "100"]
         first = main(
             ["check", *options, "--record", str(run), "--concurrency", "1", "chat/text", "chat/many"]
         )

@@ -31,12 +31,12 @@ def good() -> Iterator[str]:
 
 def commands(base_url: str, model: str = MODEL, key: str = KEY) -> dict[str, list[str]]:
     """Every command that asks a server, short."""
-    target = ["--base-url", base_url, "--model", model, "--api-key", key]
-    keys = ["--api-key-a", key, "--api-key-b", key]
+    target = [base_url, "--model", model, "--api-key", key]
+    keys = ["--api-key", key, "--reference-api-key", key]
     return {
         "check": ["check", *target],
         "fuzz": ["fuzz", *target, "--examples", "30"],
-        "diff": ["diff", base_url, base_url, "--model-a", model, *keys, "--examples", "3"],
+        "diff": ["compare", base_url, base_url, "--model", model, *keys, "--examples", "3"],
     }
 
 
@@ -46,7 +46,7 @@ def test_a_model_that_is_not_known_is_no_violation(
 ) -> None:
     assert main(commands(good, model="wrong")[command]) == 2
 
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert f"The server does not know the model 'wrong'; it lists: {MODEL}, other/one." in out
     assert "fail" not in out
 
@@ -57,7 +57,7 @@ def test_an_address_without_the_api_is_no_violation(
 ) -> None:
     assert main(commands(good.removesuffix("/v1"))[command]) == 2
 
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "There is no API at" in out
     assert "Does the address end with /v1" in out
 
@@ -68,7 +68,7 @@ def test_a_key_that_is_refused_is_no_violation(
 ) -> None:
     assert main(commands(good, key="sk-other")[command]) == 2
 
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "The server refuses the API key" in out
     assert "sk-other" not in out
 
@@ -78,8 +78,8 @@ def test_a_missing_key_is_reported(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
-    assert main(["check", "--base-url", good, "--model", MODEL]) == 2
-    assert "The server requires an API key" in capsys.readouterr().out
+    assert main(["check", good, "--model", MODEL]) == 2
+    assert "The server requires an API key" in capsys.readouterr().err
 
 
 UNKNOWN = [
@@ -101,9 +101,9 @@ def test_every_known_refusal_of_an_unknown_model_is_recognized(
 ) -> None:
     server = answering(lambda path, _: None if path == "/models" else (status, {}, body), open_to_all=True)
     with serving(server) as base_url:
-        assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
+        assert main(["check", base_url, "--model", "m"]) == 2
 
-    assert f"does not know the model 'm'; it lists: {MODEL}, other/one." in capsys.readouterr().out
+    assert f"does not know the model 'm'; it lists: {MODEL}, other/one." in capsys.readouterr().err
 
 
 def test_without_a_list_of_models_none_are_suggested(
@@ -111,9 +111,9 @@ def test_without_a_list_of_models_none_are_suggested(
 ) -> None:
     status, body = UNKNOWN[0]
     with serving(answering(lambda *_: (status, {}, body))) as base_url:
-        assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
+        assert main(["check", base_url, "--model", "m"]) == 2
 
-    assert "it lists no models" in capsys.readouterr().out
+    assert "it lists no models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_server_of_one_api_is_judged_by_it(path: str, scenario: str, tmp_path:
     """It has no chat completions, and that is not the end."""
     file = tmp_path / "r.json"
     with serving(only(path, "/models")) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        target = [base_url, "--model", MODEL, "--api-key", KEY]
         assert main(["check", *target, scenario, "--json", str(file)]) == 0
         assert main(["check", *target, "chat/text"]) == 1
 
@@ -133,7 +133,7 @@ def test_a_server_of_one_api_is_judged_by_it(path: str, scenario: str, tmp_path:
 
 def test_what_refuses_everything_but_knows_the_model_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(answering(lambda *_: (400, {}, error("No.")))) as base_url:
-        assert main(["check", "--base-url", base_url, "--model", "m", "chat/text"]) == 1
+        assert main(["check", base_url, "--model", "m", "chat/text"]) == 1
 
     assert "rejected chat/text" in capsys.readouterr().out
 
@@ -147,7 +147,7 @@ def test_a_selection_that_generates_nothing_asks_for_nothing() -> None:
 
 def test_the_first_request_is_no_evidence(good: str, tmp_path: Path) -> None:
     run = tmp_path / "run.jsonl"
-    target = ["--base-url", good, "--model", MODEL, "--api-key", KEY]
+    target = [good, "--model", MODEL, "--api-key", KEY]
     assert main(["check", *target, "chat/text", "--record", str(run)]) == 0
 
     [seen] = read_recording(run).transcripts
@@ -156,7 +156,7 @@ def test_the_first_request_is_no_evidence(good: str, tmp_path: Path) -> None:
 
 def test_the_first_request_is_paid_from_the_budget(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It costs the reference six tokens: two of the prompt and four of the answer."""
-    target = ["--base-url", good, "--model", MODEL, "--api-key", KEY]
+    target = [good, "--model", MODEL, "--api-key", KEY]
 
     assert main(["check", *target, "chat/text", "--max-tokens-total", "100"]) == 0
     capsys.readouterr()
@@ -221,7 +221,7 @@ def test_an_api_that_fails_beside_one_that_is_missing_is_there(
         return (404, {}, error("Not found")) if "chat" in path else (status, {}, error("boom"))
 
     with serving(answering(change)) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        target = [base_url, "--model", MODEL, "--api-key", KEY]
         assert main(["check", *target, "responses/tool", "chat/text"]) == 1
 
     assert "There is no API" not in capsys.readouterr().out
@@ -239,9 +239,9 @@ def test_an_unknown_model_is_reported_whatever_the_other_apis_do(
         return (status, {}, body) if "chat" in path else (second, {}, error("boom"))
 
     with serving(answering(change, open_to_all=True)) as base_url:
-        assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
+        assert main(["check", base_url, "--model", "m"]) == 2
 
-    assert "does not know the model" in capsys.readouterr().out
+    assert "does not know the model" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -251,7 +251,7 @@ def test_a_server_that_takes_the_new_limit_alone_conforms(
     """The contract: `max_tokens` is deprecated, and not compatible with some models."""
     run = tmp_path / "run.jsonl"
     with serving(of_the_o_series()) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        target = [base_url, "--model", MODEL, "--api-key", KEY]
         assert main(["check", *target, "--record", str(run)]) == 0
     out = capsys.readouterr().out
 
@@ -275,7 +275,7 @@ def test_a_limit_that_is_too_small_is_not_renamed(tmp_path: Path) -> None:
 
     run = tmp_path / "run.jsonl"
     with serving(answering(change)) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        target = [base_url, "--model", MODEL, "--api-key", KEY]
         main(["check", *target, "chat/text", "--record", str(run)])
 
     options = read_recording(run).header.options

@@ -281,7 +281,7 @@ def test_the_report_of_a_death_is_short_and_replays(
 ) -> None:
     page, recording = tmp_path / "page.html", tmp_path / "run.jsonl"
     with mortal(lambda request: b'"stream": true' in request) as (base_url, _):
-        common = ("--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--restart-wait", "0")
+        common = (base_url, "--model", MODEL, "--api-key", KEY, "--restart-wait", "0")
         status = main(["check", *common, "--record", str(recording), "--html", str(page), "chat", "errors"])
     printed = capsys.readouterr().out
 

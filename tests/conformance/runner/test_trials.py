@@ -135,7 +135,7 @@ def test_a_run_repeats_a_scenario_and_its_recording_agrees(
     server, broken = moody(breaks)
     wanted = f"{NAMED}/called"
     with serving(server) as base_url:
-        options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--trials", str(trials)]
+        options = [base_url, "--model", MODEL, "--api-key", KEY, "--trials", str(trials)]
         files = ["--record", str(run), "--json", str(first), "--junit", str(xml)]
         assert main(["check", *options, *files, NAMED]) == status
     assert main(["judge", str(run), "--json", str(second)]) == status

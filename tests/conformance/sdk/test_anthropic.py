@@ -151,14 +151,16 @@ def test_without_the_client_the_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
 
+    (tmp_path / "run.jsonl").touch()
     assert main(["judge", str(tmp_path / "run.jsonl"), "--sdk", "anthropic"]) == 2
-    assert "pip install anthropic" in capsys.readouterr().out
+    assert "pip install anthropic" in capsys.readouterr().err
 
 
 def test_a_client_without_the_helpers_is_too_old(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(anthropic.resources.messages.Messages, "stream")
 
-    assert main(["judge", "run.jsonl", "--sdk", "anthropic"]) == 2
-    assert f"a newer anthropic than {anthropic.__version__}" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "run.jsonl").touch()
+    assert main(["judge", str(tmp_path / "run.jsonl"), "--sdk", "anthropic"]) == 2
+    assert f"a newer anthropic than {anthropic.__version__}" in capsys.readouterr().err

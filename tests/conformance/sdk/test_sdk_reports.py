@@ -101,7 +101,7 @@ def test_the_server_gets_no_further_requests(tmp_path: Path, capsys: pytest.Capt
     for options in ([], ["--sdk", "openai"]):
         asked.clear()
         with serving(counting) as base_url:
-            target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+            target = [base_url, "--model", MODEL, "--api-key", KEY]
             assert main(["check", *target, "chat/stream-text", "models", *options]) == 0
         counts.append(len(asked))
 
@@ -130,7 +130,7 @@ def test_no_finding_of_a_client_has_a_key(tmp_path: Path, capsys: pytest.Capture
         await send({"type": "http.response.body", "body": content})
 
     with serving(leaking) as base_url:
-        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--trials", "0"]
+        target = [base_url, "--model", MODEL, "--api-key", KEY, "--trials", "0"]
         main(["check", *target, "chat/stream-text", "--sdk", "openai", "--json", str(report)])
 
     found = {result["check"]: result for result in json.loads(report.read_text("utf-8"))["results"]}
@@ -147,25 +147,27 @@ def test_without_the_client_the_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "openai", None)
     path = recorded(tmp_path / "run.jsonl", transcripts()[STREAM])
 
-    for command in (["judge", str(path)], ["check", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]):
+    for command in (["judge", str(path)], ["check", "http://127.0.0.1:9/v1", "--model", "m"]):
         assert main([*command, "--sdk", "openai"]) == 2
-        assert "pip install openai" in capsys.readouterr().out
+        assert "pip install openai" in capsys.readouterr().err
     assert main(["judge", str(path), "chat/stream-text/done"]) == 0
 
 
 def test_a_client_without_the_helpers_is_too_old(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(openai.resources.responses.Responses, "stream")
 
-    assert main(["judge", "run.jsonl", "--sdk", "openai"]) == 2
-    assert f"a newer openai than {openai.__version__}" in " ".join(capsys.readouterr().out.split())
+    path = recorded(tmp_path / "run.jsonl", transcripts()[STREAM])
+    assert main(["judge", str(path), "--sdk", "openai"]) == 2
+    assert f"a newer openai than {openai.__version__}" in capsys.readouterr().err
 
 
-def test_a_client_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["judge", "run.jsonl", "--sdk", "openai,other"]) == 2
+def test_a_client_that_nobody_knows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "run.jsonl", transcripts()[STREAM])
+    assert main(["judge", str(path), "--sdk", "openai,other"]) == 2
 
-    assert "--sdk: other is unknown. Choose from openai, anthropic." in capsys.readouterr().out
+    assert "--sdk has the unknown name other: choose from openai, anthropic" in capsys.readouterr().err
 
 
 def test_live_traffic_is_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +176,7 @@ def test_live_traffic_is_not_read_again(tmp_path: Path, capsys: pytest.CaptureFi
         recorder.add(transcripts()["models/list"])
 
     assert judged(path) == 2
-    assert "live traffic" in capsys.readouterr().out
+    assert "live traffic" in capsys.readouterr().err
 
 
 def test_claims_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_a_former_id_chooses_the_check_of_a_run(
 ) -> None:
     path = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
-        asked = ["check", "--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        asked = ["check", base_url, "--model", MODEL, "--api-key", KEY]
         assert main([*asked, "--record", str(path), OLD]) == 0
     assert NOTE in capsys.readouterr().out
 

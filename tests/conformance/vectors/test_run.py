@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.vectors.compare import (
     NotCompared,
     WrongAnswer,
@@ -22,8 +22,7 @@ from plumbline_conformance.vectors.compare import (
     check_prompt,
     check_stream,
 )
-from plumbline_conformance.vectors.questions import FOLDER
-from plumbline_conformance.vectors.run import run_vectors
+from plumbline_conformance.vectors.run import VectorsCommand
 
 _TEXT = {"reasoning": "", "content": "It is sunny.", "calls": []}
 _CALL = {"reasoning": "", "content": "", "calls": [{"name": "f", "arguments": '{"a": 1, "b": "x y"}'}]}
@@ -52,14 +51,10 @@ def scored(tmp_path: Path, answer: str, *ids: str, timeout: float = 20.0) -> tup
     """Return the exit status, the JSON and the output of a run."""
     out = StringIO()
     file = tmp_path / "scores.json"
-    status = run_vectors(
-        runner(tmp_path, answer),
-        FOLDER,
-        out=Console(file=out, width=200),
-        ids=ids or ("parsers/hermes/1/",),
-        timeout=timeout,
-        json_file=file,
+    command = VectorsCommand(
+        command=runner(tmp_path, answer), ids=ids or ("parsers/hermes/1/",), timeout=timeout, json=file
     )
+    status = command.run(Console(file=out, width=200))
     return status, json.loads(file.read_bytes()), out.getvalue()
 
 
@@ -112,14 +107,14 @@ def test_an_answer_that_never_comes_is_wrong(tmp_path: Path) -> None:
 )
 def test_a_runner_that_cannot_be_asked_gives_a_reason(command: str, message: str) -> None:
     with pytest.raises(UnusableInput, match=message):
-        run_vectors(command, FOLDER, out=Console(file=StringIO()))
+        VectorsCommand(command=command).run(Console(file=StringIO()))
 
 
 def test_a_folder_without_vectors_and_unknown_ids_give_a_reason(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput, match="has no vectors in parsers/"):
-        run_vectors(None, tmp_path, out=Console(file=StringIO()))
-    with pytest.raises(UnusableInput, match="no vector has an id like nothing"):
-        run_vectors("true", FOLDER, out=Console(file=StringIO()), ids=["nothing"])
+        VectorsCommand(vectors=tmp_path).run(Console(file=StringIO()))
+    with pytest.raises(UnusableInput, match="ID is of no vector: nothing"):
+        VectorsCommand(command="true", ids=("nothing",)).run(Console(file=StringIO()))
 
 
 def test_without_a_runner_the_vectors_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

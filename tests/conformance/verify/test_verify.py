@@ -5,7 +5,6 @@ The server of these tests is a function from a request to an answer; `nox -s ver
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import Callable, Sequence
@@ -16,9 +15,9 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from plumbline_conformance.cli import run_command
-from plumbline_conformance.cli.arguments import add_commands
-from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.cli import main
+from plumbline_conformance.console.commands import JUDGE, parse_arguments, parser_of
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.answer_fold import fold_whole
 from plumbline_conformance.transcript.model import Exchange
@@ -26,7 +25,7 @@ from plumbline_conformance.verify import run
 from plumbline_conformance.verify.causes import failing
 from plumbline_conformance.verify.formats import html, junit, lines
 from plumbline_conformance.verify.report import Findings
-from plumbline_conformance.verify.run import Plan, verify
+from plumbline_conformance.verify.run import Rows, verify
 from plumbline_conformance.verify.samples import Row, fits, read_results, read_samples, result_of
 
 Json = dict[str, Any]
@@ -146,12 +145,13 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text(
         "\n".join(json.dumps(request(number)) for number in range(1, 13)), "utf-8"
     )
-    asked = Plan(samples=tmp_path / "rows.jsonl", results=tmp_path / "baseline.jsonl", repeats=1)
-    verified(Server(), asked)
+    verified(Server(), tmp_path, Rows(results=tmp_path / "baseline.jsonl", repeats=1))
     return tmp_path
 
 
-def verified(server: Server, plan: Plan) -> Findings:
+def verified(server: Server, folder: Path, asked: Rows | None = None) -> Findings:
+    """Verify a server by the rows of a folder, and by default by its baseline."""
+
     class Sender:
         async def __aenter__(self) -> Any:
             return server.send
@@ -161,11 +161,9 @@ def verified(server: Server, plan: Plan) -> Findings:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "sender", lambda *_: Sender())
-        return asyncio.run(verify(Target(base_url="http://h/v1", model="m", api_key=KEY), plan, readers))
-
-
-def plan(folder: Path, **changes: Any) -> Plan:
-    return Plan(samples=folder / "rows.jsonl", baselines=[folder / "baseline.jsonl"], **changes)
+        target = Target(base_url="http://h/v1", model="m", api_key=KEY)
+        asked = asked or Rows(baselines=(folder / "baseline.jsonl",))
+        return asyncio.run(verify(target, folder / "rows.jsonl", asked, readers))
 
 
 def garbled(prompt: str) -> str:
@@ -186,29 +184,28 @@ def garbled(prompt: str) -> str:
     ],
 )
 def test_a_fault_is_named_and_no_other(folder: Path, server: Server, causes: list[str]) -> None:
-    found = verified(server, plan(folder))
+    found = verified(server, folder)
     assert [cause.kind for cause in found.causes] == causes
     assert found.status == bool(causes)
 
 
 def test_a_row_that_fails_has_what_is_wrong_and_a_command(folder: Path) -> None:
-    found = verified(Server(write=lambda _: 'CALL g {"x": 1}'), plan(folder))
+    found = verified(Server(write=lambda _: 'CALL g {"x": 1}'), folder)
     assert {failure.row for failure in found.failures} == {*range(1, 13)}
     assert "calls a tool that the request does not have: g" in found.failures[0].problems
-    program, command, samples, *_ = found.failures[2].command.split()
-    assert (program, command, samples) == ("plumbline", "verify", str(folder / "rows.jsonl"))
+    program, command, _, samples, *_ = found.failures[2].command.split()
+    assert (program, command, samples) == ("plumbline", "compare", str(folder / "rows.jsonl"))
     assert "--row 3 " in found.failures[2].command
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(dest="command"))
-    assert parser.parse_args(found.failures[2].command.split()[1:]).row == [3]
+    words = found.failures[2].command.split()[1:]
+    assert parse_arguments(parser_of(JUDGE, "compare"), words).row == ["3"]
 
 
 def test_one_row_is_asked_alone(folder: Path) -> None:
-    assert verified(Server(), plan(folder, numbers=frozenset({4}))).rows == 1
+    assert verified(Server(), folder, Rows(rows=(4,))).rows == 1
 
 
 def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> None:
-    found = verified(Server(write=lambda _: "CALL f {}"), Plan(samples=folder / "rows.jsonl"))
+    found = verified(Server(write=lambda _: "CALL f {}"), folder, Rows())
     figures = {figure.name: figure for figure in found.figures}
     assert figures["schema accuracy"].value == 0
     assert {figure.verdict for figure in found.figures} == {""}
@@ -216,21 +213,21 @@ def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> No
 
 
 def test_without_an_answer_the_status_is_2(folder: Path) -> None:
-    assert verified(Refusing(), Plan(samples=folder / "rows.jsonl")).status == 2
-    assert verified(Refusing(), plan(folder)).status == 2
+    assert verified(Refusing(), folder, Rows()).status == 2
+    assert verified(Refusing(), folder).status == 2
 
 
 def test_a_key_that_the_server_repeats_is_in_no_file(folder: Path) -> None:
-    asked = plan(folder, results=folder / "results.jsonl")
-    found = verified(Refusing(), asked)
+    asked = Rows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
+    found = verified(Refusing(), folder, asked)
     written = (folder / "results.jsonl").read_text("utf-8") + msgspec.json.encode(found).decode()
     assert "no key like sha256:" in written
     assert KEY not in written
 
 
 def test_half_a_surrogate_pair_is_written(folder: Path) -> None:
-    asked = plan(folder, results=folder / "results.jsonl")
-    found = verified(Server(write=lambda _: 'CALL \ud83d {"x": "\ud83d"}'), asked)
+    asked = Rows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
+    found = verified(Server(write=lambda _: 'CALL \ud83d {"x": "\ud83d"}'), folder, asked)
     assert "the request does not have: \\ud83d" in found.failures[0].problems[0]
     assert html(found).encode()
     assert msgspec.json.encode(found)
@@ -244,16 +241,16 @@ def test_a_parser_that_does_not_exist_is_refused_before_a_row_is_sent(folder: Pa
     def refuse(*_: str) -> None:
         raise ValueError("--tool-parser must be one of these")
 
-    asked = plan(folder)
+    target = Target(base_url="http://h/v1", model="m")
     with pytest.raises(UnusableInput, match="--tool-parser must be one of these"):
-        asyncio.run(verify(Target(base_url="http://h/v1", model="m"), asked, refuse))
+        asyncio.run(verify(target, folder / "rows.jsonl", Rows(), refuse))
 
 
 def test_rows_without_a_baseline_are_not_compared(folder: Path) -> None:
     first = (folder / "baseline.jsonl").read_text("utf-8").splitlines()[0]
     (folder / "baseline.jsonl").write_text(first, "utf-8")
     broken = Server(write=lambda prompt: 'CALL f {"x": 1}' if prompt == "call 1" else "CALL f {}")
-    figures = {figure.name: figure for figure in verified(broken, plan(folder)).figures}
+    figures = {figure.name: figure for figure in verified(broken, folder).figures}
     assert (figures["schema accuracy"].of, figures["schema accuracy"].value) == (3, 1.0)
 
 
@@ -277,7 +274,7 @@ def called(arguments: str) -> Json:
 
 
 def test_what_was_found_is_written_in_every_form(folder: Path) -> None:
-    found = verified(Server(parses=False), plan(folder))
+    found = verified(Server(parses=False), folder)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Findings) == found
     cases = ElementTree.fromstring(junit(found)).findall(".//testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None]
@@ -362,23 +359,13 @@ def test_arguments_are_checked_by_a_schema_that_is_one(parameters: Json, argumen
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--body", "[]"], "is not a JSON object"),
-        (["--baseline", "r.jsonl", "--results", "r.jsonl"], "--results is a baseline"),
+        (["--body", "[]"], "--body must be a JSON object"),
+        (["--baseline", "none.jsonl"], "--baseline names none.jsonl, which cannot be read: no such file"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(
     capsys: pytest.CaptureFixture[str], folder: Path, options: list[str], message: str
 ) -> None:
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(dest="command"))
-    command = [
-        "verify",
-        str(folder / "rows.jsonl"),
-        "--base-url",
-        "http://127.0.0.1:1/v1",
-        "--model",
-        "m",
-        *options,
-    ]
-    assert run_command(parser.parse_args(command)) == 2
-    assert message in capsys.readouterr().out
+    command = ["compare", "http://127.0.0.1:1/v1", str(folder / "rows.jsonl"), "--model", "m", *options]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from example_servers.proxied_servers import GET, talk
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.console.terminal import console
 from plumbline_conformance.recording.file import Header, Recorder, UnreadableRecording, read_recording
 from plumbline_conformance.reports.conclude import Outputs
@@ -26,7 +27,7 @@ from plumbline_conformance.watch.run import Watcher
 
 
 def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "--upstream", "http://127.0.0.1:1"]
+    command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "http://127.0.0.1:1"]
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [*command, "--listen", ":0", *more], stdout=subprocess.PIPE, text=True, env=variables
@@ -87,8 +88,8 @@ def test_a_proxy_that_dies_or_cannot_listen_is_reported(
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert run_watch("http://127.0.0.1:1", f":{port}", Outputs(), out=console()) == 2
-    assert "in use" in capsys.readouterr().out
+        with pytest.raises(UnusableInput, match="in use"):
+            run_watch("http://127.0.0.1:1", f":{port}", Outputs(), out=console())
 
 
 def exchange(number: int = 0) -> Exchange:

@@ -320,8 +320,6 @@ def test_watching_a_broken_server_reports_it(capsys: pytest.CaptureFixture[str])
     assert "see it   curl" in out
 
 
-@pytest.mark.parametrize(
-    "option", [["--upstream", "nonsense"], ["--upstream", "http://h", "--listen", "x:y"]]
-)
+@pytest.mark.parametrize("option", [["nonsense"], ["http://h", "--listen", "x:y"]])
 def test_wrong_addresses_are_reported(option: list[str]) -> None:
     assert main(["watch", *option]) == 2

@@ -31,7 +31,7 @@ from plumbline.port.engine import Engine, GenerateRequest, TokenChunk
 from plumbline.server.http.middleware.front import Front
 from plumbline.server.observe import traces
 from plumbline.server.settings import Settings
-from plumbline.server.settings.options import OptionError
+from plumbline_conformance.console.options import OptionError
 
 Json = dict[str, Any]
 CHAT = "/v1/chat/completions"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from plumbline.cli import main
 from plumbline.server.loading.model import _defaults
 from plumbline.server.settings import Settings
-from plumbline.server.settings.sizes import parse_size, size_text
 from plumbline.server.settings.sources import read_settings
+from plumbline_conformance.console.sizes import parse_size, size_text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report
 from plumbline_conformance.suite.aliases import current
@@ -17,7 +18,7 @@ from plumbline_conformance.suite.aliases import current
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]
 
 
-class UnreadableExplanations(Exception):  # noqa: N818 - the name describes the file
+class UnreadableExplanations(UnusableInput):
     """The file is not a list of explanations."""
 
 

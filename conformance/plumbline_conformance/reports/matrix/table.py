@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.reports.formats.markdown import MARKS, cell, code
 from plumbline_conformance.reports.formats.text import by_rule
 from plumbline_conformance.reports.matrix.explained import Explanations
@@ -41,7 +42,7 @@ NOTE = (
 )
 
 
-class NotComparable(Exception):  # noqa: N818 - the name describes the reports
+class NotComparable(UnusableInput):
     """The reports are from different suites, or two have the same name."""
 
 

@@ -24,8 +24,8 @@ from plumbline.base.end_tokens import ends_in_template
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.protocols.common.fields import SERVER_VARIABLES
 from plumbline.server.settings import OptionError, Settings
-from plumbline.server.settings.options import shown
 from plumbline.server.settings.values import read_bounded, reason_of
+from plumbline_conformance.console.options import shown
 
 __all__ = ["given_ends", "load_template", "template_defaults"]
 

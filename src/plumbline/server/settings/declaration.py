@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from plumbline.server.settings.kinds import Amount, AtLeastOne, Count, Positive, Texts
 from plumbline.server.settings.model_options import ModelOptions
-from plumbline.server.settings.options import Describe
+from plumbline_conformance.console.options import Amount, AtLeastOne, Count, Describe, Positive, Texts
 
 __all__ = ["Declaration"]
 

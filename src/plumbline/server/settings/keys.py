@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import NamedTuple
 
-from plumbline.server.settings.sizes import parse_size
+from plumbline_conformance.console.sizes import parse_size
 
 __all__ = ["Key", "digest_of", "read_key"]
 

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from plumbline.server.settings.kinds import Amount, AtLeastOne, Count, Texts
-from plumbline.server.settings.options import Describe
 from plumbline.server.settings.values import read_loras, read_models, read_processors
+from plumbline_conformance.console.options import Amount, AtLeastOne, Count, Describe, Texts
 
 __all__ = ["ModelOptions"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plumbline.server.settings.options import Option
 from plumbline.server.settings.settings import OPTIONS
+from plumbline_conformance.console.options import Option
 
 __all__ = ["page"]
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from plumbline.server.settings.declaration import Declaration
 from plumbline.server.settings.keys import read_key
-from plumbline.server.settings.options import OptionError, options_of, shown
+from plumbline_conformance.console.options import OptionError, options_of, shown
 
 __all__ = ["OPTIONS", "Settings"]
 

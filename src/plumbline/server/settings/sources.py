@@ -10,9 +10,16 @@ from typing import Any
 
 import msgspec
 
-from plumbline.server.settings.options import Option, OptionError, SettingsError, shown
 from plumbline.server.settings.settings import OPTIONS, Settings
-from plumbline.server.settings.values import checked, from_text, read_bounded, read_value_file, reason_of
+from plumbline.server.settings.values import read_bounded, read_value_file, reason_of
+from plumbline_conformance.console.options import (
+    Option,
+    OptionError,
+    SettingsError,
+    checked,
+    from_text,
+    shown,
+)
 
 __all__ = ["CONFIG_VARIABLE", "Given", "read_settings", "unknown_variables"]
 

@@ -1,22 +1,14 @@
-"""Convert what the sources of options give into values: texts, TOML values and files with secrets."""
+"""Read values of options that name models, adapters and files with secrets."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
-from plumbline.server.settings.options import Option, OptionError, shown
-from plumbline.server.settings.sizes import parse_size
+from plumbline_conformance.console.options import Option, OptionError, shown
 
 __all__ = [
-    "checked",
-    "from_text",
     "read_bounded",
     "read_loras",
     "read_models",
@@ -28,60 +20,6 @@ _log = logging.getLogger("plumbline.server")
 
 _MAX_FILE_BYTES = 1024**2
 """Bytes of a configuration file or a file with keys."""
-_TRUTH: Mapping[str, bool] = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
-
-
-def from_text(option: Option, text: str) -> Any:
-    """Convert the text of an environment variable or of the command line, if it can be converted.
-
-    A list is comma-separated, or a JSON array if it begins with `[`.
-    """
-    if option.about.whole and not text.lstrip().startswith("["):
-        return [text]
-    try:
-        if option.basic is int:
-            return int(text)
-        if option.basic is float:
-            return float(text)
-        if option.basic is tuple:
-            parts = text.split(",") if not text.lstrip().startswith("[") else json.loads(text)
-            return [part.strip() if isinstance(part, str) else part for part in parts if part != ""]
-    except (ValueError, RecursionError):
-        return text
-    return _TRUTH.get(text.strip().lower(), text) if option.basic is bool else text
-
-
-def checked(option: Option, value: Any, origin: str) -> Any:
-    """Return the value of the option's field.
-
-    Args:
-        option: the option.
-        value: a scalar, or a list of texts.
-        origin: where the value was given, for errors.
-
-    Raises:
-        OptionError: the value is of another type or out of its range.
-    """
-    if option.basic is tuple:
-        if option.about.whole and isinstance(value, str):
-            value = [value]
-        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            got = "" if option.about.secret else f", got {shown(value)}"
-            raise OptionError(option.label, f"must be {option.expected}{got}", origin)
-        try:
-            value = (option.about.parse or tuple)(tuple(value))
-        except OptionError as error:
-            raise error.at({option.label: origin}) from None
-    if isinstance(value, str) and option.is_size and (size := parse_size(value)) is not None:
-        value = size
-    if isinstance(value, str) and option.is_path:
-        value = os.path.expanduser(value)
-    if isinstance(value, str) and option.about.secret:
-        value = value.strip()
-    problem = option.problem(value)
-    if problem is not None:
-        raise OptionError(option.label, problem, origin)
-    return msgspec.convert(value, option.kind)
 
 
 def read_value_file(option: Option, path: str, origin: str) -> Any:

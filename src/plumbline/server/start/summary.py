@@ -13,8 +13,8 @@ from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
-from plumbline.server.settings.sizes import size_text
 from plumbline.server.store.interface import Store
+from plumbline_conformance.console.sizes import size_text
 
 __all__ = ["base_url", "print_line", "summary"]
 

@@ -22,10 +22,10 @@ from plumbline.contract.wire.error_forms import error_answer
 from plumbline.contract.wire.errors import engine_unavailable
 from plumbline.port.progress import Progress
 from plumbline.server.settings import Settings
-from plumbline.server.settings.sizes import size_text
 from plumbline.server.start.connections.configuration import configuration
 from plumbline.server.start.listener import Listener
 from plumbline.server.start.sockets import make_reusable
+from plumbline_conformance.console.sizes import size_text
 
 __all__ = ["Waiting", "answering"]
 

@@ -17,7 +17,7 @@ from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import device_bytes, weight_bytes
 from plumbline.server.loading.native.model import NativeModel, device_of, native_dtype
 from plumbline.server.settings import OptionError, Settings
-from plumbline.server.settings.sizes import size_text
+from plumbline_conformance.console.sizes import size_text
 
 __all__ = [
     "CACHE_BYTES",

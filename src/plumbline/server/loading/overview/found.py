@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
-from plumbline.server.settings.sizes import size_text
+from plumbline_conformance.console.sizes import size_text
 
 __all__ = ["found"]
 
@@ -36,14 +36,15 @@ def _served(url: str, api_key: str | None) -> Iterator[str]:
         yield "--api-key has other characters than ASCII, which no server takes. Copy the key again."
         return
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        yield f"No server of the API answers at {url} (--url)."
+        yield f"No server of the API answers at {url}: give the URL of one, plumbline models URL."
         return
     if answer.status_code in (401, 403):
         yield f"The server at {url} answered {answer.status_code}. Give its key with --api-key."
         return
     models = _listed(answer)
     if models is None:
-        yield f"The server at {url} answered {answer.status_code} without a list of models. --url is its base URL."
+        status = answer.status_code
+        yield f"The server at {url} answered {status} without a list of models. URL must be the root of its API."
         return
     yield f"Served at {url}:"
     yield from (f"  {_line(model)}" for model in models if isinstance(model, dict))
