@@ -26,8 +26,8 @@ from unittest.mock import patch
 from benchmarks.environment import environment
 from benchmarks.serving.vllm_engine import POCKET
 from plumbline.port.engine import Engine, GenerateRequest, SamplingParams
-from plumbline.server.loading.model import load
-from plumbline.server.loading.native import model
+from plumbline.server.loading.native import native_model as model
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 from plumbline_kernels.cpu.library import load as compiled_kernels
 

@@ -59,7 +59,7 @@ HOST = ("plan", "stage", "masks", "draw", "settle", "between")
 _MODEL = "bench"
 
 
-class Recorder:
+class StepTimes:
     """Add up the times of the parts of steps, by the number of requests in a step."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def serve(target: Path, arguments: list[str]) -> None:
     """Run the command line in this process, and write the times of its steps to a file."""
     from plumbline.cli import main as command_line
 
-    Recorder().watch(target)
+    StepTimes().watch(target)
     command_line(arguments)
 
 

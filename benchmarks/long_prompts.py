@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.environment import environment
 from benchmarks.serving.vllm_engine import SHAPES, make
 from plumbline.port.engine import Engine, GenerateRequest, SamplingParams
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 __all__ = ["measure"]

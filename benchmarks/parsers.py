@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "conformance/reference_parsers")]
 
-from peers import Peer, Stream, cut, peers  # noqa: E402
+from peers import ParserStream, PeerParsers, cut, peers  # noqa: E402
 from plumbline_messages import content_message, reasoning_message  # noqa: E402
 
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls  # noqa: E402
@@ -52,15 +52,15 @@ SHAPES = {
 }
 
 
-class Case(NamedTuple):
+class ParserCase(NamedTuple):
     """One output and the parsers that read it; ours is the first."""
 
     dialect: str
     shape: str
-    by: dict[str, Callable[[], Stream]]
+    by: dict[str, Callable[[], ParserStream]]
 
 
-def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: bool) -> Stream:
+def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: bool) -> ParserStream:
     """Prepare our parser for the tokens."""
     parser = MarkerParser(markup, tools, inside=inside, new_id=lambda name, number: "id")
     tokens = [TextDelta(piece) for piece in pieces]
@@ -72,10 +72,10 @@ def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: b
         return told
 
     fold = content_message if tools else reasoning_message
-    return Stream(len(tokens), read, lambda told: fold(list(chain.from_iterable(told))))
+    return ParserStream(len(tokens), read, lambda told: fold(list(chain.from_iterable(told))))
 
 
-def cases(found: list[Peer]) -> Iterator[Case]:
+def cases(found: list[PeerParsers]) -> Iterator[ParserCase]:
     """Yield every output of a dialect that at least one other server has as well."""
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
         named = {peer: name for peer in found if (name := _name(dialect, set(peer.names())))}
@@ -91,18 +91,20 @@ def _name(dialect: ToolDialect | ReasoningDialect, known: set[str]) -> str | Non
     return next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
 
 
-def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Case:
+def _calls(dialect: ToolDialect, named: dict[PeerParsers, str], shape: str) -> ParserCase:
     text = render_utterance(SHAPES[shape], dialect, None)
     markup = Markers(dialect, None)
     markers = sorted(markup.texts)
     pieces = cut(text, markers, SIZE)
-    by: dict[str, Callable[[], Stream]] = {"plumbline": lambda: ours(markup, pieces, TOOLS, inside=False)}
+    by: dict[str, Callable[[], ParserStream]] = {
+        "plumbline": lambda: ours(markup, pieces, TOOLS, inside=False)
+    }
     for peer, name in named.items():
         by[peer.name] = lambda peer=peer, name=name: peer.stream(name, text, WIRE, markers, size=SIZE)
-    return Case(dialect.name, shape, by)
+    return ParserCase(dialect.name, shape, by)
 
 
-def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Case:
+def _thinking(dialect: ReasoningDialect, named: dict[PeerParsers, str]) -> ParserCase:
     text = render_utterance(Utterance(("a",), TEXT), None, dialect)
     markup = Markers(None, dialect)
     # Some of their parsers look for the markers of calls as well.
@@ -110,17 +112,17 @@ def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Case:
     pieces = cut(text, markers, SIZE)
     opened = dialect.open[0] if dialect.starts_inside else ""
     variables = dict(dialect.switch.on)
-    by: dict[str, Callable[[], Stream]] = {
+    by: dict[str, Callable[[], ParserStream]] = {
         "plumbline": lambda: ours(markup, pieces, {}, inside=dialect.starts_inside)
     }
     for peer, name in named.items():
         by[peer.name] = lambda peer=peer, name=name: peer.stream_reasoning(
             name, text, markers, opened, variables, size=SIZE
         )
-    return Case(dialect.name, "thinking", by)
+    return ParserCase(dialect.name, "thinking", by)
 
 
-def measure(case: Case, row: dict[str, Any]) -> None:
+def measure(case: ParserCase, row: dict[str, Any]) -> None:
     """Let every parser read the output a few times; the row keeps the fastest time."""
     expected = None
     for name, made in case.by.items():

@@ -21,7 +21,7 @@ from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import LarkCompiler, num_words
 from plumbline.port.engine import Engine, GenerateRequest, SamplingParams
 from plumbline.server.loading.engines import vocabulary
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 
 __all__ = ["measure"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 
 __all__ = ["PROSE", "TOOLS", "call", "small_calls"]
@@ -18,9 +18,9 @@ TOOLS: dict[str, Any] = {
 
 def call(times: int) -> Utterance:
     """Return a call with a long string."""
-    return Utterance((Call("f", json.dumps({"text": PROSE * times})),))
+    return Utterance((WrittenCall("f", json.dumps({"text": PROSE * times})),))
 
 
 def small_calls(count: int) -> Utterance:
     """Return many calls with short arguments."""
-    return Utterance(tuple(Call("f", json.dumps({"text": f"word {n}"})) for n in range(count)))
+    return Utterance(tuple(WrittenCall("f", json.dumps({"text": f"word {n}"})) for n in range(count)))

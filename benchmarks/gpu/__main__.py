@@ -24,8 +24,8 @@ from benchmarks.environment import environment  # noqa: E402
 from benchmarks.gpu.families import family_cases, family_difference, graph_difference  # noqa: E402
 from benchmarks.gpu.further import LATENT, NET, SMALL_LATENT, SMALL_NET, mixers, narrow_operations  # noqa: E402
 from benchmarks.gpu.operations import (  # noqa: E402
+    KernelCall,
     Maker,
-    Operation,
     difference,
     on_cpu,
     operations,
@@ -34,7 +34,7 @@ from benchmarks.gpu.operations import (  # noqa: E402
 from benchmarks.gpu.timing import gpu_seconds  # noqa: E402
 from benchmarks.roofline.devices import DEVICES, Device  # noqa: E402
 from benchmarks.roofline.launches import Launch, launches  # noqa: E402
-from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape  # noqa: E402
+from benchmarks.roofline.shapes import LOADS, SHAPES, ModelShape, StepLoad  # noqa: E402
 
 LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
 """Largest differences of an operation, and of logits as a graph; bf16 has steps of 0.8 %."""
@@ -43,16 +43,16 @@ FAMILIES = {torch.bfloat16: 3.0, torch.float32: 1e-4}
 DRAWS = 0.02
 """Largest share of drawn tokens that differ: where two are as likely, the last bit of an exponential decides."""
 SMALL = (
-    Shape("small", "dense", 1, 128, 8, 2, 64, 192, 1000),
-    Shape("small experts", "experts", 1, 128, 4, 1, 128, 64, 1000, experts=8, top_k=2),
+    ModelShape("small", "dense", 1, 128, 8, 2, 64, 192, 1000),
+    ModelShape("small experts", "experts", 1, 128, 4, 1, 128, 64, 1000, experts=8, top_k=2),
 )
 """Shapes of the comparison with the reference."""
-SMALL_LOADS = (Load("decode 1", 1), Load("decode 3", 3), Load("prefill 37", 1, 37))
-SMALLEST = Shape("tiny", "experts", 1, 32, 2, 1, 16, 24, 70, experts=2, top_k=1)
+SMALL_LOADS = (StepLoad("decode 1", 1), StepLoad("decode 3", 3), StepLoad("prefill 37", 1, 37))
+SMALLEST = ModelShape("tiny", "experts", 1, 32, 2, 1, 16, 24, 70, experts=2, top_k=1)
 
 
 def compared(
-    make: Maker, shapes: Sequence[Shape], loads: Sequence[Load], context: int
+    make: Maker, shapes: Sequence[ModelShape], loads: Sequence[StepLoad], context: int
 ) -> Iterator[dict[str, Any]]:
     """Yield how far each operation is from its reference."""
     for load in loads:
@@ -63,7 +63,7 @@ def compared(
             yield _row(f"{each.name}, {load.name}", *_compared(make, each))
 
 
-def _compared(make: Maker, each: Operation) -> tuple[float | str, float]:
+def _compared(make: Maker, each: KernelCall) -> tuple[float | str, float]:
     """Return how far an operation is from its reference, or what went wrong, and the limit."""
     # Copied first: some operations write in place.
     arguments = on_cpu(each.arguments)
@@ -99,7 +99,7 @@ def _row(name: str, far: float | str, limit: float) -> dict[str, Any]:
 
 
 def timed(
-    make: Maker, device: Device | None, until: float, steps: Sequence[tuple[Shape, Load]]
+    make: Maker, device: Device | None, until: float, steps: Sequence[tuple[ModelShape, StepLoad]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the time of each operation beside the prediction, until the time is over."""
     for shape, load in steps:
@@ -116,7 +116,7 @@ def timed(
             yield _timed(make, device, each, []) | {"model": "mixers", "load": load.name}
 
 
-def _timed(make: Maker, device: Device | None, each: Operation, known: Sequence[Launch]) -> dict[str, Any]:
+def _timed(make: Maker, device: Device | None, each: KernelCall, known: Sequence[Launch]) -> dict[str, Any]:
     """Return the time of an operation beside the prediction, or what went wrong."""
     seconds = _tried(lambda: _seconds(each, make.device))
     if isinstance(seconds, str):
@@ -125,7 +125,7 @@ def _timed(make: Maker, device: Device | None, each: Operation, known: Sequence[
 
 
 def _beside(
-    device: Device | None, operation: Operation, known: Sequence[Launch], seconds: float
+    device: Device | None, operation: KernelCall, known: Sequence[Launch], seconds: float
 ) -> dict[str, Any]:
     """Return the bytes and products a second, and the share of the roofline, if the GPU is known."""
     parts = [launch for launch in known if launch.kernel.startswith(operation.launches)]
@@ -143,7 +143,7 @@ def _beside(
     }
 
 
-def _seconds(operation: Operation, device: torch.device) -> float:
+def _seconds(operation: KernelCall, device: torch.device) -> float:
     """Return the time of an operation; see `gpu_seconds`."""
     if device.type != "cuda":
         start = time.perf_counter()
@@ -182,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("torch sees no GPU here; try the script with --dry-run")
     if args.dry_run:
         make = Maker(torch.device("cpu"), torch.float32)
-        shapes, loads = [SMALLEST], [Load("decode 2", 2), Load("prefill 5", 1, 5)]
+        shapes, loads = [SMALLEST], [StepLoad("decode 2", 2), StepLoad("prefill 5", 1, 5)]
         steps = [(SMALLEST, loads[0])]
     else:
         make = Maker(torch.device("cuda"), torch.bfloat16)

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.gpu.operations import Maker, difference, reference
-from plumbline.engines.native.graphs import Capture, CudaRecorder, Recorder, StepGraphs
+from plumbline.engines.native.graphs import Capture, CudaRecorder, LaunchRecorder, StepGraphs
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
@@ -103,7 +103,7 @@ def graph_difference(case: Any, make: Maker) -> float:
         describe(json.loads(case.config().to_json_string())), seed=1, dtype=make.dtype, device=device
     )
     caches = model.allocate_kv(16, 8, num_states=4)
-    recorder: Recorder = CudaRecorder() if device.type == "cuda" else _Kept()
+    recorder: LaunchRecorder = CudaRecorder() if device.type == "cuda" else _Kept()
     graphs = StepGraphs(
         lambda token_ids, batch: model.compute_logits(model.forward(token_ids, batch, caches)),
         Capture(recorder, 4, 5),

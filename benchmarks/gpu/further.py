@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.operations import BLOCK_SIZE, Maker, Operation
-from benchmarks.roofline.shapes import CONTEXT, Load, Shape
+from benchmarks.gpu.operations import BLOCK_SIZE, KernelCall, Maker
+from benchmarks.roofline.shapes import CONTEXT, ModelShape, StepLoad
 from plumbline_kernels import experts, latent, narrow, swiglu
 from plumbline_kernels.attention import AttentionBatch
 from plumbline_kernels.delta import DeltaShape, causal_conv, delta_rule
 
-__all__ = ["LATENT", "NET", "SMALL_LATENT", "SMALL_NET", "Latent", "mixers", "narrow_operations"]
+__all__ = ["LATENT", "NET", "SMALL_LATENT", "SMALL_NET", "LatentSizes", "mixers", "narrow_operations"]
 
 KINDS = (
     ("int8", 8, False, None),
@@ -29,7 +29,7 @@ TAPS = 4
 
 
 @dataclass(frozen=True)
-class Latent:
+class LatentSizes:
     """The sizes of latent attention."""
 
     heads: int
@@ -37,27 +37,27 @@ class Latent:
     rope: int
 
 
-LATENT, SMALL_LATENT = Latent(128, 512, 64), Latent(8, 64, 16)
+LATENT, SMALL_LATENT = LatentSizes(128, 512, 64), LatentSizes(8, 64, 16)
 """As DeepSeek V3 has it, and for the comparison with the reference."""
 NET, SMALL_NET = DeltaShape(16, 32, 128, 128), DeltaShape(2, 4, 32, 32)
 """As Qwen3-Next has it, and for the comparison."""
 
 
-def narrow_operations(make: Maker, shape: Shape, load: Load) -> Iterator[Operation]:
+def narrow_operations(make: Maker, shape: ModelShape, load: StepLoad) -> Iterator[KernelCall]:
     """Yield the products with narrow weights: the merged projection of a layer, and its experts."""
     outputs = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     for name, bits, floats, group in KINDS:
         group = min(group or shape.hidden, shape.hidden)
         x = make.normal(load.tokens, shape.hidden)
         weight = _narrow(make, (outputs, shape.hidden), bits, floats, group)
-        yield Operation(f"narrow linear, {name}", narrow.narrow_linear, (x, weight))
+        yield KernelCall(f"narrow linear, {name}", narrow.narrow_linear, (x, weight))
     if shape.experts and shape.inner % 32 == 0:
         gate_up = _narrow(make, (shape.experts, 2 * shape.inner, shape.hidden), 4, True, 32)
         down = _narrow(make, (shape.experts, shape.hidden, shape.inner), 4, True, 32)
         scores = make.normal(load.tokens, shape.experts, dtype=torch.float32)
         weights, chosen = experts.route(scores, experts.Routing(shape.top_k))
         x = make.normal(load.tokens, shape.hidden)
-        yield Operation(
+        yield KernelCall(
             "narrow experts, MXFP4",
             lambda *given: experts.mix(*given, swiglu.silu_mul),
             (x, weights, chosen, gate_up, None, down, None),
@@ -80,8 +80,8 @@ def _narrow(make: Maker, shape: tuple[int, ...], bits: int, floats: bool, group:
 
 
 def mixers(
-    make: Maker, latents: Latent, net: DeltaShape, load: Load, context: int = CONTEXT
-) -> Iterator[Operation]:
+    make: Maker, latents: LatentSizes, net: DeltaShape, load: StepLoad, context: int = CONTEXT
+) -> Iterator[KernelCall]:
     """Yield the operations of a layer with latent attention, and of a gated delta net and a state space."""
     sequences, queries = load.sequences, load.prompt or 1
     length = load.prompt or context
@@ -104,8 +104,8 @@ def mixers(
 
 
 def _latent(
-    make: Maker, sizes: Latent, load: Load, batch: AttentionBatch, blocks: int
-) -> Iterator[Operation]:
+    make: Maker, sizes: LatentSizes, load: StepLoad, batch: AttentionBatch, blocks: int
+) -> Iterator[KernelCall]:
     def write(kv: Tensor, *given: Any) -> Tensor:
         latent.latent_write(kv, *given)
         return given[-1]
@@ -113,15 +113,15 @@ def _latent(
     width = sizes.rank + sizes.rope
     cache = make.normal(blocks, BLOCK_SIZE, 1, width)
     q = make.normal(load.tokens, sizes.heads, width)
-    yield Operation("latent attention", latent.latent_attention, (q, cache, batch, sizes.rank, width**-0.5))
+    yield KernelCall("latent attention", latent.latent_attention, (q, cache, batch, sizes.rank, width**-0.5))
     kv, norm = make.normal(load.tokens, width), make.normal(sizes.rank, dtype=torch.float32)
     table = make.normal(load.tokens, sizes.rope, dtype=torch.float32)
     numbers = make.whole(range(load.tokens))
     arguments = (kv, norm, 1e-6, table, numbers, numbers, make.full(tuple(cache.shape), 0.0, make.dtype))
-    yield Operation("latent write", write, arguments)
+    yield KernelCall("latent write", write, arguments)
 
 
-def _net(make: Maker, net: DeltaShape, load: Load, batch: AttentionBatch) -> Iterator[Operation]:
+def _net(make: Maker, net: DeltaShape, load: StepLoad, batch: AttentionBatch) -> Iterator[KernelCall]:
     def conv(x: Tensor, weight: Tensor, states: Tensor, given: AttentionBatch) -> Any:
         return causal_conv(x, weight, states, given), states
 
@@ -133,7 +133,7 @@ def _net(make: Maker, net: DeltaShape, load: Load, batch: AttentionBatch) -> Ite
 
     weight = make.normal(net.channels, TAPS, dtype=torch.float32, scale=0.5)
     states = make.normal(load.sequences, net.channels, TAPS - 1)
-    yield Operation(
+    yield KernelCall(
         "delta convolution", conv, (make.normal(load.tokens, net.channels), weight, states, batch)
     )
     size = (load.sequences, net.value_heads, net.key_dim, net.value_dim)
@@ -143,4 +143,4 @@ def _net(make: Maker, net: DeltaShape, load: Load, batch: AttentionBatch) -> Ite
         decay = make.normal(load.tokens, net.value_heads, dtype=torch.float32).abs_().neg_()
         strength = make.normal(load.tokens, net.value_heads, dtype=torch.float32).sigmoid_()
         kept = make.normal(*size, dtype=torch.float32, scale=0.1)
-        yield Operation(name, rule(shape), (qkv, decay, strength, kept, batch))
+        yield KernelCall(name, rule(shape), (qkv, decay, strength, kept, batch))

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.roofline.shapes import CONTEXT, Load, Shape
+from benchmarks.roofline.shapes import CONTEXT, ModelShape, StepLoad
 from plumbline_kernels import _backend, attention, experts, logits, lora, norm, rope_kv, sampling, swiglu
 
-__all__ = ["Maker", "Operation", "difference", "on_cpu", "operations", "reference"]
+__all__ = ["KernelCall", "Maker", "difference", "on_cpu", "operations", "reference"]
 
 BLOCK_SIZE = 16
 RANK = 48
@@ -21,7 +21,7 @@ RANK = 48
 
 
 @dataclass(frozen=True)
-class Operation:
+class KernelCall:
     """One call of the kernels.
 
     Attributes:
@@ -58,7 +58,9 @@ class Maker:
         return torch.tensor(list(values), dtype=dtype, device=self.device)
 
 
-def operations(make: Maker, shape: Shape, load: Load, context: int = CONTEXT) -> Iterator[Operation]:
+def operations(
+    make: Maker, shape: ModelShape, load: StepLoad, context: int = CONTEXT
+) -> Iterator[KernelCall]:
     """Yield the operations of one layer and of the sampling of a step, in the order of a step.
 
     Args:
@@ -75,18 +77,18 @@ def operations(make: Maker, shape: Shape, load: Load, context: int = CONTEXT) ->
     if shape.experts:
         yield _experts(make, shape, tokens)
     gate_up = make.normal(rows, 2 * shape.inner)
-    yield Operation("silu_mul", swiglu.silu_mul, (gate_up,), ("silu_mul",))
+    yield KernelCall("silu_mul", swiglu.silu_mul, (gate_up,), ("silu_mul",))
     yield _adapters(make, shape, tokens)
     yield from _last(make, shape, load.sequences)
 
 
-def _norm(make: Maker, shape: Shape, tokens: int) -> Operation:
+def _norm(make: Maker, shape: ModelShape, tokens: int) -> KernelCall:
     x, residual = make.normal(tokens, shape.hidden), make.normal(tokens, shape.hidden, scale=3)
     weight = make.normal(shape.hidden, dtype=torch.float32)
-    return Operation("add_rms_norm", norm.add_rms_norm, (x, residual, weight, 1e-6), ("add_rms_norm",))
+    return KernelCall("add_rms_norm", norm.add_rms_norm, (x, residual, weight, 1e-6), ("add_rms_norm",))
 
 
-def _rope(make: Maker, shape: Shape, tokens: int) -> Operation:
+def _rope(make: Maker, shape: ModelShape, tokens: int) -> KernelCall:
     def call(qkv: Tensor, table: Tensor, positions: Tensor, slots: Tensor, *caches: Tensor) -> Any:
         return rope_kv.rope_kv_write(
             qkv, table, positions, slots, *caches, shape.heads, shape.kv_heads
@@ -100,10 +102,10 @@ def _rope(make: Maker, shape: Shape, tokens: int) -> Operation:
     # The last token of a step may be padding.
     slots = numbers.clone()
     slots[-1] = -1 if tokens > 1 else 0
-    return Operation("rope_kv_write", call, (qkv, table, numbers, slots, *caches), ("rope_kv_write",))
+    return KernelCall("rope_kv_write", call, (qkv, table, numbers, slots, *caches), ("rope_kv_write",))
 
 
-def _attention(make: Maker, shape: Shape, load: Load, context: int) -> Operation:
+def _attention(make: Maker, shape: ModelShape, load: StepLoad, context: int) -> KernelCall:
     sequences, length = load.sequences, load.prompt or context
     blocks = -(-length // BLOCK_SIZE)
     # Blocks of a sequence are not neighbours, as in a cache that is in use.
@@ -125,31 +127,31 @@ def _attention(make: Maker, shape: Shape, load: Load, context: int) -> Operation
     kind = "prefill" if load.prompt else "decode"
     names = (f"attention {kind}",) if load.prompt else ("attention decode", "attention reduce")
     arguments = (q, keys, values, batch, shape.head_dim**-0.5)
-    return Operation(f"attention {kind}", attention.paged_attention, arguments, names)
+    return KernelCall(f"attention {kind}", attention.paged_attention, arguments, names)
 
 
-def _experts(make: Maker, shape: Shape, tokens: int) -> Operation:
+def _experts(make: Maker, shape: ModelShape, tokens: int) -> KernelCall:
     gate_up = make.normal(shape.experts, 2 * shape.inner, shape.hidden, scale=shape.hidden**-0.5)
     down = make.normal(shape.experts, shape.hidden, shape.inner, scale=shape.inner**-0.5)
     scores = make.normal(tokens, shape.experts, dtype=torch.float32)
     weights, chosen = experts.route(scores, experts.Routing(shape.top_k))
     arguments = (make.normal(tokens, shape.hidden), weights, chosen, gate_up, None, down, None)
     # The activation is an operation of its own in the table.
-    return Operation(
+    return KernelCall(
         "experts", lambda *given: experts.mix(*given, swiglu.silu_mul), arguments, ("experts", "silu_mul")
     )
 
 
-def _adapters(make: Maker, shape: Shape, tokens: int) -> Operation:
+def _adapters(make: Maker, shape: ModelShape, tokens: int) -> KernelCall:
     outputs = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     down = make.normal(1, RANK, shape.hidden, scale=shape.hidden**-0.5)
     up = make.normal(1, outputs, RANK, scale=RANK**-0.5)
     x, y = make.normal(tokens, shape.hidden), make.normal(tokens, outputs)
     adapted = lora.AdapterRows(make.whole(range(tokens)), (0,), (0, tokens))
-    return Operation("lora_add", lora.lora_add, (x, y, down, up, adapted), ("lora",))
+    return KernelCall("lora_add", lora.lora_add, (x, y, down, up, adapted), ("lora",))
 
 
-def _last(make: Maker, shape: Shape, rows: int) -> Iterator[Operation]:
+def _last(make: Maker, shape: ModelShape, rows: int) -> Iterator[KernelCall]:
     def masked(scores: Tensor, mask: Tensor) -> Tensor:
         logits.apply_bitmask(scores, mask)
         return scores
@@ -160,14 +162,14 @@ def _last(make: Maker, shape: Shape, rows: int) -> Iterator[Operation]:
 
     scores = make.normal(rows, shape.vocab, dtype=torch.float32, scale=3)
     words = make.normal(rows, -(-shape.vocab // 32), dtype=torch.float32, scale=2**29).int()
-    yield Operation("apply_bitmask", masked, (scores.clone(), words))
+    yield KernelCall("apply_bitmask", masked, (scores.clone(), words))
     seen = make.normal(rows, shape.vocab, dtype=torch.float32) > 1
     counts = make.normal(rows, shape.vocab, dtype=torch.float32, scale=2).clamp(min=0).int()
     penalties = [make.full((rows,), value) for value in (1.2, 0.5, 0.3)]
-    yield Operation("apply_penalties", penalised, (scores.clone(), seen, counts, *penalties))
+    yield KernelCall("apply_penalties", penalised, (scores.clone(), seen, counts, *penalties))
     filters = (make.full((rows,), 0, torch.int32), make.full((rows,), 0.9), make.full((rows,), 0.0))
     numbers = make.whole(range(rows))
-    yield Operation(
+    yield KernelCall(
         "sample", sampling.sample, (scores, make.full((rows,), 0.8), *filters, numbers, numbers), ("sample",)
     )
 

@@ -27,8 +27,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.environment import environment
 from benchmarks.roofline.devices import DEVICES
-from benchmarks.roofline.shapes import SHAPES, Shape
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.roofline.shapes import SHAPES, ModelShape
+from benchmarks.serving.processes import RunningServer, free_port, started
 from benchmarks.serving.vllm_engine import POCKET, tokens_per_second
 from plumbline.pocket.folder import text_config, write_text_model
 
@@ -40,7 +40,7 @@ ENGINES = ("plumbline", "transformers")
 _MODEL = "bench"
 
 
-def make(shape: Shape | None, folder: Path) -> Path:
+def make(shape: ModelShape | None, folder: Path) -> Path:
     """Write a dense model of a shape with random weights, or the pocket model."""
     target = folder / (shape.name.replace(" ", "") if shape else "pocket")
     write_text_model(POCKET, target)
@@ -70,18 +70,20 @@ def make(shape: Shape | None, folder: Path) -> Path:
 
 
 @contextmanager
-def serving(engine: str, model: Path) -> Iterator[Server]:
+def serving(engine: str, model: Path) -> Iterator[RunningServer]:
     """Run our server with an engine until the block ends."""
     port = free_port()
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--model", str(model)]
     command += ["--engine", engine, "--served-model-name", _MODEL, "--port", str(port)]
     began = time.perf_counter()
     with started(command, port, patience=180) as process:
-        yield Server(engine, f"http://127.0.0.1:{port}", _MODEL, process.pid, time.perf_counter() - began)
+        yield RunningServer(
+            engine, f"http://127.0.0.1:{port}", _MODEL, process.pid, time.perf_counter() - began
+        )
 
 
 def measure(
-    shapes: Sequence[Shape | None], engines: Sequence[str], concurrencies: Sequence[int], rounds: int
+    shapes: Sequence[ModelShape | None], engines: Sequence[str], concurrencies: Sequence[int], rounds: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the medians for each model, engine and concurrency."""
     name = torch.cuda.get_device_name()

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.further import LATENT, NET, mixers, narrow_operations
-from benchmarks.gpu.operations import Maker, Operation, operations
+from benchmarks.gpu.operations import KernelCall, Maker, operations
 from benchmarks.gpu.timing import gpu_seconds
-from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape
+from benchmarks.roofline.shapes import LOADS, SHAPES, ModelShape, StepLoad
 from plumbline_kernels._backend import tuning
 
 __all__ = ["CANDIDATES"]
@@ -131,10 +131,10 @@ _USES = {
 """The operation and the loads that an entry is tried with."""
 
 
-def uses(make: Maker, name: str) -> Iterator[tuple[str, Operation]]:
+def uses(make: Maker, name: str) -> Iterator[tuple[str, KernelCall]]:
     """Yield the operations that an entry is tried with, by their labels."""
     wanted, loads = _USES[name]
-    steps: list[tuple[Shape | None, Load]] = [(shape, load) for shape in SHAPES for load in loads]
+    steps: list[tuple[ModelShape | None, StepLoad]] = [(shape, load) for shape in SHAPES for load in loads]
     for shape, load in [*steps, *((None, load) for load in loads)]:
         found = (
             mixers(make, LATENT, NET, load)
@@ -168,7 +168,7 @@ def compile_share(name: str, index: int, count: int) -> None:
         tuning(name).update(present)
 
 
-def _tried(each: Operation, runs: int) -> float:
+def _tried(each: KernelCall, runs: int) -> float:
     """Return the seconds of an operation; infinite if it does not fit the GPU."""
     try:
         if not runs:

@@ -20,7 +20,7 @@ from plumbline.answer.dialects.model_dialect import AnswerFrame
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.parsers.response_template import ResponseTemplateParser
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.answer.events import TextDelta
 
@@ -54,7 +54,7 @@ def run(
         return parser
 
     parser = benchmark.pedantic(read, rounds=rounds)
-    assert parser.num_calls == sum(isinstance(part, Call) for part in utterance.parts)
+    assert parser.num_calls == sum(isinstance(part, WrittenCall) for part in utterance.parts)
     benchmark.extra_info["us_per_token"] = benchmark.stats.stats.min / len(tokens) * 1e6
 
 
@@ -109,11 +109,11 @@ def test_many_small_calls(benchmark: Any, tool: ToolDialect | ResponseTemplateCa
 def test_numbers(benchmark: Any, tool: ToolDialect | ResponseTemplateCase) -> None:
     """A list of numbers, each checked before it is sent."""
     numbers = [[n, n / 7] for n in range(400)]
-    run(benchmark, Utterance((Call("f", json.dumps({"list": numbers})),)), tool, None, 9)
+    run(benchmark, Utterance((WrittenCall("f", json.dumps({"list": numbers})),)), tool, None, 9)
 
 
 @pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
 def test_objects(benchmark: Any, tool: ToolDialect | ResponseTemplateCase) -> None:
     """A list of small objects: keys, short strings, numbers and words."""
     objects = [{"id": n, "name": f"word {n}", "done": n % 2 == 0, "more": None} for n in range(200)]
-    run(benchmark, Utterance((Call("f", json.dumps({"list": objects})),)), tool, None, 9)
+    run(benchmark, Utterance((WrittenCall("f", json.dumps({"list": objects})),)), tool, None, 9)

@@ -16,15 +16,15 @@ from plumbline.answer.text.assemble import TextAssembler
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.runner import NullRunner
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
 

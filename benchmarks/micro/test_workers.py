@@ -13,7 +13,7 @@ import pytest
 
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.templates.workers import Rendering, TemplateWorkers, WorkerTemplate, rendering_now
-from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.constraints.lark import compile_lark, lark_tokenizer
 
 TEMPLATE = Path(__file__).parents[2] / "tests" / "text" / "templates" / "qwen3.jinja"
@@ -77,7 +77,9 @@ def grammar(number: int) -> str:
 def test_compile(benchmark: Any, where: str) -> None:
     """Compile the grammar of a new schema, as a request does: alone, or tried in a worker first."""
     tokens = [*(bytes([byte]) for byte in range(256)), b"<eos>"]
-    vocabulary = Vocabulary(tokens, frozenset({256}), frozenset({256}), lambda text: list(text.encode()))
+    vocabulary = GrammarVocabulary(
+        tokens, frozenset({256}), frozenset({256}), lambda text: list(text.encode())
+    )
     numbers = itertools.count()
     if where == "process":
         tokenizer = lark_tokenizer(vocabulary)

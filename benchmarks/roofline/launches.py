@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.roofline.shapes import CONTEXT, Load, Shape
+from benchmarks.roofline.shapes import CONTEXT, ModelShape, StepLoad
 from plumbline_kernels import (
     _experts_triton,
     _sampling_triton,
@@ -56,20 +56,20 @@ class Launch:
     """Launches in a step of the model."""
 
 
-def launches(shape: Shape, load: Load, capability: int = 90) -> Iterator[Launch]:
+def launches(shape: ModelShape, load: StepLoad, capability: int = 90) -> Iterator[Launch]:
     """Yield the launches of a step on a GPU of some compute capability."""
     for launch in _of_layer(shape, load, capability):
         yield replace(launch, per_step=launch.per_step * shape.layers)
     yield from _of_sampling(shape, load.sequences)
 
 
-def narrow_launches(shape: Shape, load: Load, capability: int = 90) -> Iterator[Launch]:
+def narrow_launches(shape: ModelShape, load: StepLoad, capability: int = 90) -> Iterator[Launch]:
     """Yield what takes the place of products in a step with weights of 8 or 4 bits, one launch of each kind."""
     for launch in (*_narrow_experts(shape, load.tokens, capability), *_narrow(shape, load.tokens)):
         yield replace(launch, per_step=launch.per_step * shape.layers)
 
 
-def _of_layer(shape: Shape, load: Load, capability: int) -> Iterator[Launch]:
+def _of_layer(shape: ModelShape, load: StepLoad, capability: int) -> Iterator[Launch]:
     tokens = load.tokens
     yield _norm(shape, tokens)
     yield _rope(shape, tokens)
@@ -91,7 +91,7 @@ def _case(
     return replace(case, constants={**case.constants, **constants}, options={**case.options, **options})
 
 
-def _norm(shape: Shape, tokens: int) -> Launch:
+def _norm(shape: ModelShape, tokens: int) -> Launch:
     width = shape.hidden
     options = {"num_warps": norm._num_warps(width)}
     return Launch(
@@ -103,7 +103,7 @@ def _norm(shape: Shape, tokens: int) -> Launch:
     )
 
 
-def _rope(shape: Shape, tokens: int) -> Launch:
+def _rope(shape: ModelShape, tokens: int) -> Launch:
     heads = shape.heads + 2 * shape.kv_heads
     config = tuning("rope_kv")
     constants = {"H": shape.heads, "KV": shape.kv_heads, "TEMPERATURE": False}
@@ -115,7 +115,7 @@ def _rope(shape: Shape, tokens: int) -> Launch:
     )
 
 
-def _attention_case(shape: Shape, segments: int, capability: int) -> tuple[CompileCase, dict[str, int]]:
+def _attention_case(shape: ModelShape, segments: int, capability: int) -> tuple[CompileCase, dict[str, int]]:
     group = shape.heads // shape.kv_heads
     config = attention_triton._config(segments > 0, group, shape.head_dim, capability)
     constants = {"H": shape.heads, "GROUP": group, "BLOCK_M": config["block_m"]}
@@ -123,7 +123,7 @@ def _attention_case(shape: Shape, segments: int, capability: int) -> tuple[Compi
     return attention_triton._attend_case("attend", shape.head_dim, segments, capability, **constants), config
 
 
-def _decode(shape: Shape, sequences: int, capability: int) -> Iterator[Launch]:
+def _decode(shape: ModelShape, sequences: int, capability: int) -> Iterator[Launch]:
     _, config = _attention_case(shape, 1, capability)
     segments = attention_triton.num_segments(sequences * shape.kv_heads, CONTEXT, config["tile"])
     case, _ = _attention_case(shape, segments, capability)
@@ -153,7 +153,7 @@ def _decode(shape: Shape, sequences: int, capability: int) -> Iterator[Launch]:
         )
 
 
-def _prefill(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
+def _prefill(shape: ModelShape, tokens: int, capability: int) -> Iterator[Launch]:
     case, config = _attention_case(shape, 0, capability)
     block_q = config["block_m"] // (shape.heads // shape.kv_heads)
     yield Launch(
@@ -170,11 +170,11 @@ def _prefill(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
     )
 
 
-def _experts(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
+def _experts(shape: ModelShape, tokens: int, capability: int) -> Iterator[Launch]:
     yield from _grouped(shape, tokens, capability, "", 2.0, {})
 
 
-def _narrow_experts(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
+def _narrow_experts(shape: ModelShape, tokens: int, capability: int) -> Iterator[Launch]:
     """Yield the products of experts with MXFP4."""
     if not shape.experts:
         return
@@ -183,7 +183,12 @@ def _narrow_experts(shape: Shape, tokens: int, capability: int) -> Iterator[Laun
 
 
 def _grouped(
-    shape: Shape, tokens: int, capability: int, width: str, weight_bytes: float, constants: dict[str, Any]
+    shape: ModelShape,
+    tokens: int,
+    capability: int,
+    width: str,
+    weight_bytes: float,
+    constants: dict[str, Any],
 ) -> Iterator[Launch]:
     rows, number = tokens * shape.top_k, shape.experts
     kind = "decode" if rows <= 16 * number else "prefill"
@@ -212,7 +217,7 @@ def _grouped(
         )
 
 
-def _narrow(shape: Shape, tokens: int) -> Iterator[Launch]:
+def _narrow(shape: ModelShape, tokens: int) -> Iterator[Launch]:
     """Yield the projection of q, k and v with each kind of weights, of which a step has one."""
     if tokens > narrow._MANY_ROWS:
         return  # cuBLAS computes them.
@@ -240,7 +245,7 @@ def _narrow(shape: Shape, tokens: int) -> Iterator[Launch]:
         )
 
 
-def _activation(shape: Shape, rows: int) -> Launch:
+def _activation(shape: ModelShape, rows: int) -> Launch:
     config = tuning("silu_mul")
     return Launch(
         kernel="silu_mul",
@@ -250,7 +255,7 @@ def _activation(shape: Shape, rows: int) -> Launch:
     )
 
 
-def _adapters(shape: Shape, tokens: int) -> Iterator[Launch]:
+def _adapters(shape: ModelShape, tokens: int) -> Iterator[Launch]:
     config = lora._config(tokens)
     kind = "decode" if config is tuning("lora_decode") else "prefill"
     inputs, rank = shape.hidden, 3 * _RANK
@@ -278,7 +283,7 @@ def _adapters(shape: Shape, tokens: int) -> Iterator[Launch]:
     )
 
 
-def _of_sampling(shape: Shape, rows: int) -> Iterator[Launch]:
+def _of_sampling(shape: ModelShape, rows: int) -> Iterator[Launch]:
     """Yield the launches for rows with top_p, without top_k."""
     find, draw = tuning("sample_threshold"), tuning("sample_draw")
     yield Launch(

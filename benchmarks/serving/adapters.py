@@ -21,8 +21,8 @@ import torch
 from benchmarks.environment import environment
 from benchmarks.serving.vllm_engine import SHAPES
 from plumbline.engines.native.adapter_table import AdapterTable, PreparedAdapter
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.port.engine import GenerateRequest, SamplingParams

@@ -24,7 +24,7 @@ import httpx
 from benchmarks.environment import environment
 from benchmarks.serving.native import answer, prompts, throughput
 from benchmarks.serving.peers import PROMPTS
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import RunningServer, free_port, started
 from benchmarks.serving.vllm_engine import make
 
 __all__ = ["draw", "measure"]
@@ -42,7 +42,7 @@ _TITLES = {
 }
 
 
-async def prefill(server: Server, words: int, seed: int) -> tuple[int, float]:
+async def prefill(server: RunningServer, words: int, seed: int) -> tuple[int, float]:
     """Return the tokens of a new prompt of so many words, and the seconds until its answer of one token."""
     choose = random.Random(seed)
     prompt = " ".join(choose.choice(PROMPTS[choose.randrange(len(PROMPTS))].split()) for _ in range(words))
@@ -63,14 +63,14 @@ def measure(rounds: int = 3) -> list[dict[str, Any]]:
             command += ["--max-model-len", str(_CONTEXT), "--store", "none", "--port", str(port)]
             command += ["--kv-cache-bytes", str(2 << 30)]
             with started(command, port, patience=100) as process:
-                server = Server("plumbline", f"http://127.0.0.1:{port}", "bench", process.pid, 0.0)
+                server = RunningServer("plumbline", f"http://127.0.0.1:{port}", "bench", process.pid, 0.0)
                 for row in _points(shape, server, rounds):
                     print(json.dumps(row), flush=True)
                     rows.append(row)
     return rows
 
 
-def _points(shape: str, server: Server, rounds: int) -> Iterator[dict[str, Any]]:
+def _points(shape: str, server: RunningServer, rounds: int) -> Iterator[dict[str, Any]]:
     max_tokens = SHAPES[shape]
     asyncio.run(throughput(server, 8, 8, max_tokens))
     for concurrency in CONCURRENCIES:

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.environment import environment
 from benchmarks.serving.native import PROMPT_TOKENS, prompts, summaries, throughput
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import RunningServer, free_port, started
 from benchmarks.serving.vllm_engine import POCKET, alone
 from plumbline.pocket.to_gguf import write
 
@@ -33,14 +33,14 @@ _MODEL = "bench"
 
 
 @contextmanager
-def serving(commands: Mapping[str, Sequence[str]]) -> Iterator[list[Server]]:
+def serving(commands: Mapping[str, Sequence[str]]) -> Iterator[list[RunningServer]]:
     """Run servers until the block ends."""
     with ExitStack() as stack:
         servers = []
         for name, command in commands.items():
             port = free_port()
             process = stack.enter_context(started([*command, "--port", str(port)], port))
-            servers.append(Server(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
+            servers.append(RunningServer(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
         yield servers
 
 
@@ -69,7 +69,7 @@ def measure(
             return list(_rows(servers, lengths, rounds))
 
 
-def _rows(servers: Sequence[Server], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+def _rows(servers: Sequence[RunningServer], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
     for server in servers:
         with alone(server, servers):
             asyncio.run(throughput(server, prompts(16, 8, seed=-1), 8, MAX_TOKENS))

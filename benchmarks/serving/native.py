@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import RunningServer, free_port, started
 from benchmarks.serving.vllm_engine import POCKET, SHAPES, alone, make
 from plumbline.pocket.to_gguf import quantise, write
 
@@ -79,7 +79,7 @@ def commands(model: Path, vllm: Path | None, llama: Path | None) -> dict[str, li
 
 
 @contextmanager
-def serving(model: Path, vllm: Path | None, llama: Path | None) -> Iterator[list[Server]]:
+def serving(model: Path, vllm: Path | None, llama: Path | None) -> Iterator[list[RunningServer]]:
     """Run all servers on a model until the block ends."""
     with ExitStack() as stack:
         servers = []
@@ -88,11 +88,13 @@ def serving(model: Path, vllm: Path | None, llama: Path | None) -> Iterator[list
             variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
             run = [*command, "--port", str(port)]
             process = stack.enter_context(started(run, port, patience=400, **variables))
-            servers.append(Server(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
+            servers.append(RunningServer(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
         yield servers
 
 
-async def answer(client: httpx.AsyncClient, server: Server, prompt: str, max_tokens: int) -> tuple[int, int]:
+async def answer(
+    client: httpx.AsyncClient, server: RunningServer, prompt: str, max_tokens: int
+) -> tuple[int, int]:
     """Request one answer; return the tokens of the prompt and of the answer."""
     body = {
         "model": server.model,
@@ -120,7 +122,7 @@ def prompts(tokens: int, count: int, seed: int) -> list[str]:
     return [tokenizer.decode(tokenizer.encode(text).ids[:tokens]) for text in texts]
 
 
-async def throughput(server: Server, texts: Sequence[str], concurrency: int, max_tokens: int) -> float:
+async def throughput(server: RunningServer, texts: Sequence[str], concurrency: int, max_tokens: int) -> float:
     """Return tokens per second of the answers to these prompts, `concurrency` at a time."""
     gate = asyncio.Semaphore(concurrency)
     # llama-server closes kept connections after some requests, which a client may notice too late.
@@ -168,7 +170,7 @@ def measure(
 
 
 def cell(
-    shape: str, servers: Sequence[Server], length: int, concurrency: int, rounds: int
+    shape: str, servers: Sequence[RunningServer], length: int, concurrency: int, rounds: int
 ) -> list[dict[str, Any]]:
     """Measure one load on all servers in turn."""
     runs: dict[str, list[float]] = {server.name: [] for server in servers}

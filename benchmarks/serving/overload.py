@@ -46,7 +46,7 @@ _QUEUE_SECONDS = 1.0
 _WORDS = ("barn", "candle", "drift", "ember", "fable", "garnet", "hollow", "island", "jigsaw", "kettle")
 
 
-class Answer(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What became of a request."""
 
     status: int
@@ -57,10 +57,10 @@ class Answer(NamedTuple):
     """Whether the answer came to its end."""
 
 
-class Run(NamedTuple):
+class LoadRound(NamedTuple):
     """One load in one round."""
 
-    answers: list[Answer]
+    answers: list[RequestOutcome]
     client_cores: float
     """CPU seconds of the client per second."""
     server_cores: float
@@ -72,7 +72,7 @@ def measure(seconds: float, rounds: int, tokens: int, options: Sequence[str]) ->
     port = free_port()
     command = [sys.executable, "-m", "plumbline.cli", "serve", "--port", str(port), "--store", "none"]
     command += ["--max-queue-seconds", str(_QUEUE_SECONDS), "--served-model-name", _MODEL, *options]
-    found: dict[float, list[Run]] = {factor: [] for factor in _FACTORS}
+    found: dict[float, list[LoadRound]] = {factor: [] for factor in _FACTORS}
     os.sched_setaffinity(0, cores[:1])  # The server inherits it.
     with started(command, port) as server:
         os.sched_setaffinity(0, cores[1:] or cores)
@@ -86,16 +86,16 @@ def measure(seconds: float, rounds: int, tokens: int, options: Sequence[str]) ->
                     answers = loop.run(client.at_rate(seconds, factor * capacity, number))
                     took = time.perf_counter() - began
                     own, its = time.process_time() - own, cpu_seconds(server.pid) - its
-                    found[factor].append(Run(answers, own / took, its / took))
+                    found[factor].append(LoadRound(answers, own / took, its / took))
     best = [max(_good(found[factor][number], seconds) for factor in _FACTORS) for number in range(rounds)]
     return [_row(factor, runs, best, seconds) for factor, runs in found.items()]
 
 
-def _good(run: Run, seconds: float) -> float:
+def _good(run: LoadRound, seconds: float) -> float:
     return sum(each.whole and each.first <= _BOUND for each in run.answers) / seconds
 
 
-def _row(factor: float, runs: list[Run], best: list[float], seconds: float) -> dict[str, Any]:
+def _row(factor: float, runs: list[LoadRound], best: list[float], seconds: float) -> dict[str, Any]:
     good = [_good(run, seconds) for run in runs]
     parts = [one / most for one, most in zip(good, best, strict=True)]
     every = [each for run in runs for each in run.answers]
@@ -144,7 +144,7 @@ class _Client:
         counts = await asyncio.gather(*(work() for _ in range(_CLIENTS)))
         return sum(counts) / (time.perf_counter() - began)
 
-    async def at_rate(self, seconds: float, rate: float, seed: int) -> list[Answer]:
+    async def at_rate(self, seconds: float, rate: float, seed: int) -> list[RequestOutcome]:
         """Return the answers to requests that come at random."""
         source = random.Random(seed)
         tasks = []
@@ -155,7 +155,7 @@ class _Client:
             due += source.expovariate(rate)
         return await asyncio.gather(*tasks)
 
-    async def _send(self, due: float) -> Answer:
+    async def _send(self, due: float) -> RequestOutcome:
         prompt = " ".join(self._prompts.choices(_WORDS, k=60))
         fields = {"model": _MODEL, "prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True}
         body = json.dumps({**fields, "temperature": 0.7, "stream": True}).encode()
@@ -163,7 +163,7 @@ class _Client:
             while not (connection := self._idle.pop() if self._idle else await self._opened()).is_open:
                 pass
         except OSError:
-            return Answer(0, 0.0, False)
+            return RequestOutcome(0, 0.0, False)
         answer = await connection.send(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%s" % (len(body), body),
@@ -184,13 +184,13 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = True
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[RequestOutcome] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep what writes."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def send(self, request: bytes, due: float) -> asyncio.Future[Answer]:
+    def send(self, request: bytes, due: float) -> asyncio.Future[RequestOutcome]:
         """Send a request; the result is its answer."""
         self._answer = asyncio.get_running_loop().create_future()
         self._due, self._first, self._head, self._tail = due, 0.0, b"", b""
@@ -214,14 +214,16 @@ class _Connection(asyncio.Protocol):
         if self._left >= 0:
             self._left -= len(data)
         if self._left == 0 or (self._left < 0 and self._tail.endswith(b"\r\n0\r\n\r\n")):
-            self._end(Answer(self._status, self._first, self._status == 200 and b"[DONE]" in self._tail))
+            self._end(
+                RequestOutcome(self._status, self._first, self._status == 200 and b"[DONE]" in self._tail)
+            )
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request that is on its way."""
         self.is_open = False
-        self._end(Answer(0, 0.0, False))
+        self._end(RequestOutcome(0, 0.0, False))
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: RequestOutcome) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 

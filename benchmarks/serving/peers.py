@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.serving.processes import Server, cpu_seconds, peak_memory, serve
+from benchmarks.serving.processes import RunningServer, cpu_seconds, peak_memory, serve
 
 __all__ = ["measure"]
 
@@ -31,7 +31,7 @@ OURS = "plumbline"
 
 
 @dataclass(slots=True)
-class Stream:
+class StreamTimes:
     """Measurements of one streamed answer."""
 
     tokens: int
@@ -41,7 +41,7 @@ class Stream:
     text: str
 
 
-async def one(client: httpx.AsyncClient, server: Server, prompt: str) -> Stream:
+async def one(client: httpx.AsyncClient, server: RunningServer, prompt: str) -> StreamTimes:
     """Stream one answer."""
     body: dict[str, Any] = {
         "model": server.model,
@@ -68,15 +68,15 @@ async def one(client: httpx.AsyncClient, server: Server, prompt: str) -> Stream:
                     text.append(content)
             if chunk.get("usage"):
                 tokens = chunk["usage"]["completion_tokens"]
-    return Stream(tokens, first, time.perf_counter() - started, "".join(text))
+    return StreamTimes(tokens, first, time.perf_counter() - started, "".join(text))
 
 
-async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any]:
+async def load(server: RunningServer, concurrency: int, requests: int) -> dict[str, Any]:
     """Request `requests` answers, `concurrency` at a time."""
     limits = httpx.Limits(max_connections=concurrency)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         gate = asyncio.Semaphore(concurrency)
-        found: list[Stream] = []
+        found: list[StreamTimes] = []
 
         async def run(index: int) -> None:
             async with gate:
@@ -125,7 +125,7 @@ def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str
 
 
 def _row(
-    server: Server, concurrency: int, requests: int, runs: dict[str, list[dict[str, Any]]]
+    server: RunningServer, concurrency: int, requests: int, runs: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
     mine = runs[server.name]
     peers = {name: theirs for name, theirs in runs.items() if name != OURS}

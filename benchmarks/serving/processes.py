@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Server", "available", "cpu_seconds", "free_port", "peak_memory", "serve", "started"]
+__all__ = ["RunningServer", "available", "cpu_seconds", "free_port", "peak_memory", "serve", "started"]
 
 THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -28,7 +28,7 @@ THREADS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RunningServer:
     """A running server."""
 
     name: str
@@ -46,7 +46,7 @@ def available(name: str) -> bool:
 
 
 @contextmanager
-def serve(name: str, folder: Path) -> Iterator[Server]:
+def serve(name: str, folder: Path) -> Iterator[RunningServer]:
     """Run a server on a model folder until the block ends."""
     port = free_port()
     binary = Path(sys.executable).parent
@@ -66,7 +66,7 @@ def serve(name: str, folder: Path) -> Iterator[Server]:
     }[name]  # fmt: skip
     began = time.perf_counter()
     with started(command, port, **THREADS) as process:
-        yield Server(
+        yield RunningServer(
             name,
             f"http://127.0.0.1:{port}/v1",
             "bench" if name == "plumbline" else str(folder),

@@ -17,7 +17,7 @@ import msgspec
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.port.engine import GenerateRequest, TokenChunk
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise

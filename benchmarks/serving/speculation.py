@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.environment import environment
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import RunningServer, free_port, started
 from benchmarks.serving.vllm_engine import SHAPES, alone, make
 
 __all__ = ["measure"]
@@ -120,7 +120,7 @@ TASKS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 @contextmanager
-def serving(model: Path) -> Iterator[list[Server]]:
+def serving(model: Path) -> Iterator[list[RunningServer]]:
     """Run a server with and one without speculation until the block ends."""
     with ExitStack() as stack:
         servers = []
@@ -144,12 +144,12 @@ def serving(model: Path) -> Iterator[list[Server]]:
                 *options,
             ]
             process = stack.enter_context(started(command, port, HF_HUB_OFFLINE="1"))
-            servers.append(Server(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
+            servers.append(RunningServer(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
         yield servers
 
 
 async def answers(
-    server: Server, bodies: Sequence[dict[str, Any]], concurrency: int
+    server: RunningServer, bodies: Sequence[dict[str, Any]], concurrency: int
 ) -> tuple[int, float, list[Any]]:
     """Return the tokens of some answers, the seconds that they took, and the answers."""
     gate = asyncio.Semaphore(concurrency)
@@ -187,7 +187,9 @@ def measure(
     return rows
 
 
-def _row(shape: str, servers: Sequence[Server], task: str, concurrency: int, rounds: int) -> dict[str, Any]:
+def _row(
+    shape: str, servers: Sequence[RunningServer], task: str, concurrency: int, rounds: int
+) -> dict[str, Any]:
     runs: dict[str, list[float]] = {server.name: [] for server in servers}
     count = 30 + 10 * concurrency if shape == "pocket" else max(concurrency, 2)
     for number in range(rounds + 1):

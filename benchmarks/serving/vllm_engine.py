@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
-from benchmarks.serving.processes import THREADS, Server, free_port, started
+from benchmarks.serving.processes import THREADS, RunningServer, free_port, started
 
 __all__ = ["SHAPES", "measure", "tokens_per_second"]
 
@@ -74,7 +74,7 @@ def make(name: str, folder: Path) -> Path:
 
 
 @contextmanager
-def serving(binaries: Path, model: Path) -> Iterator[list[Server]]:
+def serving(binaries: Path, model: Path) -> Iterator[list[RunningServer]]:
     """Run our server and vLLM's on a model, until the block ends."""
     common = ["--served-model-name", _MODEL, "--max-model-len", "1024", "--max-num-seqs", "128"]
     with ExitStack() as stack:
@@ -96,11 +96,11 @@ def serving(binaries: Path, model: Path) -> Iterator[list[Server]]:
             variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
             run = [str(binaries / command[0]), *command[1:], "--port", str(port)]
             process = stack.enter_context(started(run, port, patience=300, **variables))
-            servers.append(Server(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
+            servers.append(RunningServer(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
         yield servers
 
 
-async def _one(server: Server, prompt: str, max_tokens: int) -> int:
+async def _one(server: RunningServer, prompt: str, max_tokens: int) -> int:
     """Stream one answer; return its tokens."""
     body = json.dumps({
         "model": server.model,
@@ -128,7 +128,7 @@ async def _one(server: Server, prompt: str, max_tokens: int) -> int:
 
 
 async def tokens_per_second(
-    server: Server, concurrency: int, requests: int, max_tokens: int
+    server: RunningServer, concurrency: int, requests: int, max_tokens: int
 ) -> dict[str, float]:
     """Request answers, `concurrency` at a time; return their tokens per second."""
     gate = asyncio.Semaphore(concurrency)
@@ -145,7 +145,7 @@ async def tokens_per_second(
 
 
 @contextmanager
-def alone(server: Server, servers: Sequence[Server]) -> Iterator[None]:
+def alone(server: RunningServer, servers: Sequence[RunningServer]) -> Iterator[None]:
     """Stop the processes of all other servers until the block ends."""
     others = [process for other in servers if other is not server for process in _tree(other.pid)]
     for process in others:
@@ -183,7 +183,7 @@ def measure(binaries: Path, shapes: Sequence[str] = tuple(SHAPES), rounds: int =
     return rows
 
 
-def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[str, Any]]:
+def _rows(shape: str, servers: Sequence[RunningServer], rounds: int) -> Iterator[dict[str, Any]]:
     max_tokens, each = LOADS[shape]
     for server in servers:
         asyncio.run(tokens_per_second(server, 8, 8, max_tokens))

@@ -17,13 +17,13 @@ except ModuleNotFoundError:
     uvloop = None
 
 
-class End(asyncio.Protocol):
+class RelayEnd(asyncio.Protocol):
     """Relay one connection; bytes that arrive before the upstream is connected wait."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.other: End | None = None
+        self.other: RelayEnd | None = None
         self.early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -48,13 +48,13 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     tasks = set()
 
-    async def connect(front: End) -> None:
-        _, back = await loop.create_connection(End, upstream.hostname, upstream.port)
+    async def connect(front: RelayEnd) -> None:
+        _, back = await loop.create_connection(RelayEnd, upstream.hostname, upstream.port)
         front.other, back.other = back, front
         back.transport.write(front.early)
 
-    def connected() -> End:
-        front = End()
+    def connected() -> RelayEnd:
+        front = RelayEnd()
         tasks.add(task := loop.create_task(connect(front)))
         task.add_done_callback(tasks.discard)
         return front

@@ -37,7 +37,7 @@ BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]
 SENT = re.compile(rb'"sent": ([0-9.]+)\}\n\n\r\n')
 
 
-class Upstream(asyncio.Protocol):
+class SteadyUpstream(asyncio.Protocol):
     """Stream chat chunks at a steady pace and record what was sent on each stream."""
 
     def __init__(self, events: int, interval: float, sent: dict[str, bytes]) -> None:
@@ -177,7 +177,7 @@ async def main() -> int:
     late = 0.0 if arguments.in_step else arguments.interval
     sent: dict[str, bytes] = {}
     server = await asyncio.get_running_loop().create_server(
-        lambda: Upstream(arguments.events, arguments.interval, sent), "127.0.0.1", 0
+        lambda: SteadyUpstream(arguments.events, arguments.interval, sent), "127.0.0.1", 0
     )
     port = server.sockets[0].getsockname()[1]
     machine = environment()

@@ -14,7 +14,7 @@ from typing import Any
 
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Part", "asked_by", "main", "parts"]
 

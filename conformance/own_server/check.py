@@ -10,7 +10,7 @@ import sys
 from own_server.launch import KEY, MODEL, DidNotStart, free_port, launched_server
 from plumbline_conformance.cli import main
 from plumbline_conformance.cli.check import check
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["run"]
 

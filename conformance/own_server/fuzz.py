@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from own_server.launch import MODEL, DidNotStart, launched_server
 from plumbline_conformance.console.terminal import console
-from plumbline_conformance.fuzz.run import chosen, search
+from plumbline_conformance.fuzz.campaign import chosen, search
 from plumbline_conformance.fuzz.schemathesis_run import PHASES, run_schemathesis
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["fuzz", "main"]
 

@@ -29,7 +29,7 @@ from plumbline.server.loading.engines import vocabulary
 from plumbline_conformance.checks.responses.websocket.connection import TURNS, error_event
 from plumbline_conformance.client.websocket import ENDS
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import CLOSED, Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 from plumbline_conformance.watch.live import judge_live
 

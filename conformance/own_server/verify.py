@@ -27,9 +27,9 @@ from safetensors.torch import load_file, save_file
 from own_server.launch import MODEL, launched_server
 from plumbline.answer.dialects.raw_text import raw_text_reader
 from plumbline.pocket import MODEL_DIR
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 from plumbline_conformance.verify.formats import lines
-from plumbline_conformance.verify.run import Rows, verify
+from plumbline_conformance.verify.verification import VerifiedRows, verify
 from plumbline_training.texts import corpus
 from plumbline_training.texts.words import Lexicon
 
@@ -161,11 +161,11 @@ def main() -> int:
         folder = Path(name)
         path, baseline = folder / "rows.jsonl", folder / "baseline.jsonl"
         path.write_text("\n".join(map(json.dumps, samples(arguments.rows, arguments.seed))), "utf-8")
-        first = Rows(results=baseline, repeats=1)
+        first = VerifiedRows(results=baseline, repeats=1)
         asyncio.run(verify(Target(base_url=upstream, model=MODEL), path, first, None))
         for fault in arguments.faults:
             with faulty(fault, upstream, folder) as url:
-                target, asked = Target(base_url=url, model=MODEL), Rows(baselines=(baseline,))
+                target, asked = Target(base_url=url, model=MODEL), VerifiedRows(baselines=(baseline,))
                 found = asyncio.run(verify(target, path, asked, raw_text_reader))
             causes = {cause.kind for cause in found.causes}
             right = causes == _CAUSES.get(fault, {fault}) and found.status == (fault != "none")

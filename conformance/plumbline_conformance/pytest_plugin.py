@@ -17,8 +17,8 @@ import pytest
 
 if TYPE_CHECKING:
     from plumbline_conformance.judge.verdicts import Finding
-    from plumbline_conformance.reports.model import Report
-    from plumbline_conformance.suite.model import Target
+    from plumbline_conformance.reports.report import Report
+    from plumbline_conformance.suite.scenario import Target
 
 __all__ = [
     "pytest_addoption",
@@ -195,9 +195,9 @@ class _Suite(pytest.Collector):
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
         from plumbline_conformance.judge.redacted_findings import judge_redacted
-        from plumbline_conformance.recording.file import Header, Options
+        from plumbline_conformance.recording.file import Options, RecordingHeader
         from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
-        from plumbline_conformance.reports.model import report_of
+        from plumbline_conformance.reports.report import report_of
         from plumbline_conformance.runner.preflight import apis_of, discovered
         from plumbline_conformance.runner.run import record
         from plumbline_conformance.suite.selection import scenarios_of
@@ -221,7 +221,7 @@ class _Suite(pytest.Collector):
         findings = [finding for transcript in seen for finding in judge_redacted(transcript, secrets)]
         profile = option("--plumbline-profile")
         options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
-        header = Header.of(target.base_url, target.model, key, options=options)
+        header = RecordingHeader.of(target.base_url, target.model, key, options=options)
         report = report_of(header, seen, findings, secrets=secrets, profile=profile)
         return {finding.check: (report, finding) for finding in findings}
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 __all__ = [
-    "Message",
-    "Peer",
-    "Stream",
+    "ParsedMessage",
+    "ParserStream",
+    "PeerParsers",
     "Tokenizer",
     "cut",
     "reasoning_and_text",
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class Message(NamedTuple):
+class ParsedMessage(NamedTuple):
     """The content and calls that a client would get, without ids.
 
     Arguments are normalised JSON, or text that is not valid JSON.
@@ -29,17 +29,17 @@ class Message(NamedTuple):
     calls: tuple[tuple[str, str], ...]
 
 
-class Stream(NamedTuple):
+class ParserStream(NamedTuple):
     """A parser that is ready to read one output token by token, once."""
 
     tokens: int
     read: Callable[[], list[Any]]
     """Run the parser over all tokens and nothing else, so that it can be timed; returns its deltas."""
-    message: Callable[[list[Any]], Message]
+    message: Callable[[list[Any]], ParsedMessage]
     """Convert these deltas to the message that a client would get."""
 
 
-class Peer(Protocol):
+class PeerParsers(Protocol):
     """The parsers of one other server."""
 
     name: str
@@ -58,13 +58,13 @@ class Peer(Protocol):
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         """Parse an output with a tool parser; without `pieces`, all tokens but markers are characters."""
         ...
 
     def stream(
         self, parser: str, text: str, tools: list[Any], markers: list[str], *, size: int = 1
-    ) -> Stream:
+    ) -> ParserStream:
         """Prepare a tool parser for an output in tokens of `size` characters; markers are single tokens."""
         ...
 
@@ -82,7 +82,7 @@ class Peer(Protocol):
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         """Parse reasoning and content of an output with a reasoning parser.
 
         Args:
@@ -103,7 +103,7 @@ class Peer(Protocol):
         variables: dict[str, Any],
         *,
         size: int = 1,
-    ) -> Stream:
+    ) -> ParserStream:
         """Prepare a reasoning parser for an output in tokens of `size` characters."""
         ...
 
@@ -119,7 +119,7 @@ class Peer(Protocol):
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         """Parse reasoning, content and calls with both parsers, combined as that server combines them.
 
         Raises:
@@ -128,23 +128,25 @@ class Peer(Protocol):
         ...
 
 
-def text_and_calls(content: str, calls: Sequence[tuple[str, str]]) -> Message:
+def text_and_calls(content: str, calls: Sequence[tuple[str, str]]) -> ParsedMessage:
     """Return a message with normalised arguments and white space."""
-    return Message(" ".join(content.split()), tuple((name, _value(arguments)) for name, arguments in calls))
+    return ParsedMessage(
+        " ".join(content.split()), tuple((name, _value(arguments)) for name, arguments in calls)
+    )
 
 
-def reasoning_and_text(reasoning: str | None, content: str | None) -> Message:
+def reasoning_and_text(reasoning: str | None, content: str | None) -> ParsedMessage:
     """Return a message of reasoning and content, with normalised white space."""
     thoughts = " ".join((reasoning or "").split())
-    return Message(" ".join((content or "").split()), (("thinks", thoughts),) if thoughts else ())
+    return ParsedMessage(" ".join((content or "").split()), (("thinks", thoughts),) if thoughts else ())
 
 
 def reasoning_text_and_calls(
     reasoning: str | None, content: str | None, calls: Sequence[tuple[str, str]]
-) -> Message:
+) -> ParsedMessage:
     """Return a message of reasoning, content and calls."""
     text, thoughts = reasoning_and_text(reasoning, content)
-    return Message(text, (*thoughts, *text_and_calls("", calls).calls))
+    return ParsedMessage(text, (*thoughts, *text_and_calls("", calls).calls))
 
 
 def _value(arguments: str) -> str:

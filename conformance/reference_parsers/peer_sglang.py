@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from interface import Message, Stream, cut, reasoning_and_text, reasoning_text_and_calls, text_and_calls
+from interface import (
+    ParsedMessage,
+    ParserStream,
+    cut,
+    reasoning_and_text,
+    reasoning_text_and_calls,
+    text_and_calls,
+)
 
 __all__ = ["Sglang"]
 
@@ -36,7 +43,7 @@ class Sglang:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         reader = self._parser([self._tool(**tool) for tool in tools], parser)
         if not streamed:
             content, calls = reader.parse_non_stream(text)
@@ -53,7 +60,7 @@ class Sglang:
         *,
         size: int = 1,
         pieces: Sequence[str] = (),
-    ) -> Stream:
+    ) -> ParserStream:
         reader = self._parser([self._tool(**tool) for tool in tools], parser)
         pieces = cut(text, markers, size, pieces)
 
@@ -61,9 +68,9 @@ class Sglang:
             parse = reader.parse_stream_chunk
             return [parse(piece) for piece in pieces]
 
-        return Stream(len(pieces), read, self._message)
+        return ParserStream(len(pieces), read, self._message)
 
-    def _message(self, deltas: list[Any]) -> Message:
+    def _message(self, deltas: list[Any]) -> ParsedMessage:
         return text_and_calls("".join(text or "" for text, _ in deltas), self._calls(deltas))
 
     def _calls(self, deltas: list[Any]) -> list[tuple[str, str]]:
@@ -88,7 +95,7 @@ class Sglang:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         if not streamed:
             return reasoning_and_text(*self._reader(parser, opened).parse_non_stream(text))
         stream = self.stream_reasoning(parser, text, markers, opened, variables, pieces=pieces)
@@ -104,7 +111,7 @@ class Sglang:
         *,
         size: int = 1,
         pieces: Sequence[str] = (),
-    ) -> Stream:
+    ) -> ParserStream:
         reader = self._reader(parser, opened)
         pieces = cut(text, markers, size, pieces)
 
@@ -112,10 +119,10 @@ class Sglang:
             parse = reader.parse_stream_chunk
             return [parse(piece) for piece in pieces]
 
-        def to_message(deltas: list[Any]) -> Message:
+        def to_message(deltas: list[Any]) -> ParsedMessage:
             return reasoning_and_text(*("".join(delta[place] or "" for delta in deltas) for place in (0, 1)))
 
-        return Stream(len(pieces), read, to_message)
+        return ParserStream(len(pieces), read, to_message)
 
     def read_with_reasoning(
         self,
@@ -129,7 +136,7 @@ class Sglang:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         reasoning_reader = self._reader(reasoning_parser, opened)
         reader = self._parser([self._tool(**tool) for tool in tools], tool)
         if not streamed:

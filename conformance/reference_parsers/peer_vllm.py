@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from interface import Message, Stream, Tokenizer, reasoning_and_text, reasoning_text_and_calls, text_and_calls
+from interface import (
+    ParsedMessage,
+    ParserStream,
+    Tokenizer,
+    reasoning_and_text,
+    reasoning_text_and_calls,
+    text_and_calls,
+)
 
 __all__ = ["Vllm"]
 
@@ -38,7 +45,7 @@ class Vllm:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
         tokenizer = Tokenizer(markers, pieces=pieces)
         reader = self._manager.get_tool_parser(parser)(tokenizer, request.tools)
@@ -58,23 +65,23 @@ class Vllm:
         *,
         size: int = 1,
         pieces: Sequence[str] = (),
-    ) -> Stream:
+    ) -> ParserStream:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
         tokenizer = Tokenizer(markers, size, pieces)
         return self._stream(
             self._manager.get_tool_parser(parser)(tokenizer, request.tools), request, tokenizer, text
         )
 
-    def _stream(self, reader: Any, request: Any, tokenizer: Tokenizer, text: str) -> Stream:
+    def _stream(self, reader: Any, request: Any, tokenizer: Tokenizer, text: str) -> ParserStream:
         steps = list(tokenizer.steps(text))
 
         def read() -> list[Any]:
             parse = reader.extract_tool_calls_streaming
             return [parse(*step, request) for step in steps]
 
-        return Stream(len(steps), read, self._message)
+        return ParserStream(len(steps), read, self._message)
 
-    def _message(self, deltas: list[Any]) -> Message:
+    def _message(self, deltas: list[Any]) -> ParsedMessage:
         content = "".join(delta.content or "" for delta in deltas if delta is not None)
         return text_and_calls(content, self._calls(deltas))
 
@@ -101,7 +108,7 @@ class Vllm:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}])
         tokenizer = Tokenizer(markers, pieces=pieces)
         reader = self._reasoning_parser(parser, tokenizer, opened, variables)
@@ -123,7 +130,7 @@ class Vllm:
         *,
         size: int = 1,
         pieces: Sequence[str] = (),
-    ) -> Stream:
+    ) -> ParserStream:
         tokenizer = Tokenizer(markers, size, pieces)
         return self._think_stream(
             self._reasoning_parser(parser, tokenizer, opened, variables), tokenizer, text
@@ -141,7 +148,7 @@ class Vllm:
         *,
         streamed: bool,
         pieces: Sequence[str] = (),
-    ) -> Message:
+    ) -> ParsedMessage:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
         tokenizer = Tokenizer(markers, pieces=pieces)
         if tool == "openai":  # This parser reads the ids of gpt-oss' own tokenizer.
@@ -185,18 +192,18 @@ class Vllm:
         reader.adjust_initial_state_from_prompt(tokenizer.encode(opened))
         return reader
 
-    def _think_stream(self, reader: Any, tokenizer: Tokenizer, text: str) -> Stream:
+    def _think_stream(self, reader: Any, tokenizer: Tokenizer, text: str) -> ParserStream:
         steps = list(tokenizer.steps(text))
 
         def read() -> list[Any]:
             parse = reader.extract_reasoning_streaming
             return [parse(*step) for step in steps]
 
-        def to_message(deltas: list[Any]) -> Message:
+        def to_message(deltas: list[Any]) -> ParsedMessage:
             found = [delta for delta in deltas if delta is not None]
             return reasoning_and_text(
                 "".join(delta.reasoning or "" for delta in found),
                 "".join(delta.content or "" for delta in found),
             )
 
-        return Stream(len(steps), read, to_message)
+        return ParserStream(len(steps), read, to_message)

@@ -8,14 +8,22 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from interface import Message, Peer, Stream, cut, reasoning_and_text, reasoning_text_and_calls, text_and_calls
+from interface import (
+    ParsedMessage,
+    ParserStream,
+    PeerParsers,
+    cut,
+    reasoning_and_text,
+    reasoning_text_and_calls,
+    text_and_calls,
+)
 from peer_sglang import Sglang
 from peer_vllm import Vllm
 
 __all__ = [
-    "Message",
-    "Peer",
-    "Stream",
+    "ParsedMessage",
+    "ParserStream",
+    "PeerParsers",
     "cut",
     "peers",
     "reasoning_and_text",
@@ -24,10 +32,10 @@ __all__ = [
 ]
 
 
-def peers() -> list[Peer]:
+def peers() -> list[PeerParsers]:
     """Return the servers whose parsers can be imported."""
     logging.disable(logging.CRITICAL)
-    found: list[Peer] = []
+    found: list[PeerParsers] = []
     for kind in (Vllm, Sglang):
         with contextlib.suppress(ImportError):
             found.append(kind())

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peers import Message, reasoning_and_text, reasoning_text_and_calls, text_and_calls
+from peers import ParsedMessage, reasoning_and_text, reasoning_text_and_calls, text_and_calls
 
 from plumbline.answer.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 
 __all__ = ["content_message", "full_message", "reasoning_message"]
 
 
-def content_message(events: Sequence[OutputEvent]) -> Message:
+def content_message(events: Sequence[OutputEvent]) -> ParsedMessage:
     """Return the text and calls of the events."""
     return text_and_calls(_joined(events, TextDelta), _calls(events))
 
 
-def full_message(events: Sequence[OutputEvent]) -> Message:
+def full_message(events: Sequence[OutputEvent]) -> ParsedMessage:
     """Return the reasoning, text and calls of the events."""
     return reasoning_text_and_calls(
         _joined(events, ReasoningDelta), _joined(events, TextDelta), _calls(events)
     )
 
 
-def reasoning_message(events: Sequence[OutputEvent]) -> Message:
+def reasoning_message(events: Sequence[OutputEvent]) -> ParsedMessage:
     """Return the reasoning and text of the events."""
     return reasoning_and_text(_joined(events, ReasoningDelta), _joined(events, TextDelta))
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from interface import Message, Peer
+from interface import ParsedMessage, PeerParsers
 
 __all__ = ["answer"]
 
@@ -37,7 +37,7 @@ def main(name: str) -> int:
     return 0
 
 
-def _peer(name: str) -> Peer:
+def _peer(name: str) -> PeerParsers:
     if name == "sglang":
         from peer_sglang import Sglang
 
@@ -47,7 +47,7 @@ def _peer(name: str) -> Peer:
     return Vllm()
 
 
-def answer(peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
+def answer(peer: PeerParsers, question: dict[str, Any]) -> dict[str, Any]:
     """Answer one question; an exception of the parser is an error, a family that it lacks is skipped."""
     if question["suite"] != "parsers":
         return {"skipped": "only parsers are called"}
@@ -61,7 +61,7 @@ def answer(peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
 
 
-def _read(peer: Peer, question: dict[str, Any]) -> Message:
+def _read(peer: PeerParsers, question: dict[str, Any]) -> ParsedMessage:
     dialect, tools = question["dialect"], question["tools"]
     pieces, markers, streamed = question["pieces"], dialect["markers"], question["streamed"]
     text = "".join(pieces)
@@ -90,7 +90,7 @@ def _name(dialect: dict[str, Any] | None, known: Sequence[str]) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: ParsedMessage) -> dict[str, Any]:
     """Return the message as an answer; the interface has thinking as a call named `thinks`."""
     reasoning = next((text for name, text in message.calls if name == "thinks"), "")
     calls = [

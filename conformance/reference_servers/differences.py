@@ -10,13 +10,13 @@ import msgspec
 
 from plumbline_conformance.reports.formats.markdown import cell
 
-__all__ = ["Difference", "Run", "differences_markdown", "read_run", "reasons"]
+__all__ = ["DiffRun", "RecordedDifference", "differences_markdown", "read_run", "reasons"]
 
 _SHOWN = 3
 """Examples of one cause."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One facet of one request in which the two servers differ."""
 
     rule: str
@@ -31,12 +31,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.facet}: {self.probe}"
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class DiffRun(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `plumbline compare --json` for our server and another one."""
 
     compared: int
     unclear: dict[str, str]
-    differences: list[Difference]
+    differences: list[RecordedDifference]
 
 
 class _Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,9 +48,9 @@ class _Reasons(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: list[_Reason]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> DiffRun:
     """Read the output of a differential run, without the requests, which the seed reproduces."""
-    return msgspec.json.decode(path.read_bytes(), type=Run)
+    return msgspec.json.decode(path.read_bytes(), type=DiffRun)
 
 
 def reasons(path: Path) -> dict[str, list[str]]:
@@ -59,7 +59,7 @@ def reasons(path: Path) -> dict[str, list[str]]:
     return {reason.why: reason.differences for reason in found.reason}
 
 
-def differences_markdown(runs: dict[str, tuple[str, Run, dict[str, list[str]]]]) -> str:
+def differences_markdown(runs: dict[str, tuple[str, DiffRun, dict[str, list[str]]]]) -> str:
     """Return the page.
 
     Args:
@@ -81,7 +81,7 @@ def differences_markdown(runs: dict[str, tuple[str, Run, dict[str, list[str]]]])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _reason(run: Run, sentence: str, names: list[str]) -> Iterator[str]:
+def _reason(run: DiffRun, sentence: str, names: list[str]) -> Iterator[str]:
     found = [difference for difference in run.differences if difference.name in names]
     facets = ", ".join(sorted({difference.facet for difference in found} or {"unclear"}))
     yield f"**{cell(facets)}, {len(names)} times.** {sentence}"

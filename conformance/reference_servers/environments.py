@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from patches import PATCHES
-from servers import Peer
+from servers import PeerServer
 
 __all__ = ["Absent", "Environment"]
 
@@ -50,7 +50,7 @@ class Environment:
         Absent: a package cannot be installed; the message is pip's.
     """
 
-    def __init__(self, name: str, peer: Peer, root: Path) -> None:
+    def __init__(self, name: str, peer: PeerServer, root: Path) -> None:
         self.folder = root / f".peer-{name}"
         self.bin = self.folder / ("Scripts" if os.name == "nt" else "bin")
         pins = (PINS / f"{name}.txt").read_text("utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.model import SCORED, Report
+from plumbline_conformance.reports.report import SCORED, Report
 
 __all__ = ["Past", "history_lines", "past_of", "read_history", "with_past"]
 

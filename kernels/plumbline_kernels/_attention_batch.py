@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AdapterRows", "AttentionBatch", "Blocks", "Selection"]
+__all__ = ["AdapterBlocks", "AdapterRows", "AttentionBatch", "RowSelection"]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class AdapterBlocks:
     """Groups of rows with the same adapter, cut into blocks for the programs of a kernel; int32 [blocks] each."""
 
     slots: Tensor
@@ -29,14 +29,14 @@ class AdapterRows:
     """The adapter of each group."""
     starts: tuple[int, ...]
     """Group i has the entries of `rows` from entry i up to entry i + 1."""
-    _blocks: dict[int, Blocks] = field(default_factory=dict, init=False, repr=False)
+    _blocks: dict[int, AdapterBlocks] = field(default_factory=dict, init=False, repr=False)
 
     def groups(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the adapter and the rows of each group."""
         for index, slot in enumerate(self.slots):
             yield slot, self.rows[self.starts[index] : self.starts[index + 1]]
 
-    def blocks(self, size: int) -> Blocks:
+    def blocks(self, size: int) -> AdapterBlocks:
         """Cut the groups into blocks of at most `size` rows; the layers of a step share the result."""
         found = self._blocks.get(size)
         if found is None:
@@ -46,7 +46,7 @@ class AdapterRows:
                 for start in range(self.starts[index], self.starts[index + 1], size)
             ]
             table = torch.tensor(cut, dtype=torch.int32).t().contiguous().to(self.rows.device)
-            found = self._blocks[size] = Blocks(*table)
+            found = self._blocks[size] = AdapterBlocks(*table)
         return found
 
 
@@ -86,7 +86,7 @@ class AttentionBatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Selection:
+class RowSelection:
     """The tokens of a step whose results are wanted: the last layer computes no others once it has written its keys."""
 
     rows: Tensor

@@ -101,7 +101,7 @@ def _facts(node: Any, named: bool = False) -> Any:
 
 
 @dataclass
-class Shape:
+class ValueShape:
     """The values that a schema allows, independent of how unions, references and `nullable` express them."""
 
     kinds: set[str] = field(default_factory=set)
@@ -112,8 +112,8 @@ class Shape:
     maps: list[Json] = field(default_factory=list)
 
 
-def shape(schemas: Json, node: Json) -> Shape:
-    found = Shape()
+def shape(schemas: Json, node: Json) -> ValueShape:
+    found = ValueShape()
     leaves = list(_leaves(schemas, node, ""))
     for name, leaf in leaves:
         kinds = leaf.get("type", "object" if "properties" in leaf else "any")

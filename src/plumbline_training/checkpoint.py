@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Checkpoint:
+class TrainingState:
     """A module in training, its optimizers and the running mean of its weights.
 
     Args:

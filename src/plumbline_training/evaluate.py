@@ -159,7 +159,7 @@ def judge(row: str, sample: Sample, reply: Reply) -> dict[str, bool]:
     return verdict
 
 
-class Runner:
+class FolderRunner:
     """Generate with the folder, loaded with transformers."""
 
     def __init__(self, folder: Path) -> None:
@@ -206,7 +206,7 @@ def evaluate(
 
     A row of a few hundred cases varies by several points between seeds.
     """
-    runner = Runner(folder)
+    runner = FolderRunner(folder)
     rows: dict[str, list[bool]] = defaultdict(list)
     skills: dict[str, list[bool]] = defaultdict(list)
     shown: dict[str, int] = defaultdict(int)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.folder import TEXT_PREFIX, text_config, text_weights
-from plumbline.pocket.network import Shape, config_of
+from plumbline.pocket.network import PocketShape, config_of
 from plumbline_training import tokenizer
 from plumbline_training.checkpoint import mean_weights
-from plumbline_training.pictures import model as layout
+from plumbline_training.pictures import model_with_eyes as layout
 
 MAX_NEW_TOKENS = 1024
 """Most tokens of an answer to a request without a limit. No task of the model needs as many; an answer that repeats
@@ -50,7 +50,7 @@ def export(
     _save(weights, folder)
     vocabulary = tok.get_vocab()
     eos, pad = vocabulary[tokenizer.IM_END], vocabulary[tokenizer.END_OF_TEXT]
-    _write(folder / "config.json", config_of(Shape(), eos, pad))
+    _write(folder / "config.json", config_of(PocketShape(), eos, pad))
     _write(
         folder / "generation_config.json",
         {

@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from plumbline.pocket.folder import text_weights
-from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.network import Network, PocketShape
 from plumbline_training import tokenizer
-from plumbline_training.checkpoint import Checkpoint
+from plumbline_training.checkpoint import TrainingState
 from plumbline_training.texts import corpus
-from plumbline_training.texts.corpus import Document, Renderer
+from plumbline_training.texts.corpus import Document, DocumentWriter
 from plumbline_training.texts.long_conversation import long_conversation
 from plumbline_training.texts.words import Lexicon
 
@@ -56,7 +56,7 @@ def make_pool(
     scale.
     """
     lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
-    renderer = Renderer(tok)
+    renderer = DocumentWriter(tok)
     mix = mix_at(index * POOL_TOKENS)
     whole = sum(mix.values())
     pairs, drills = mix.pop("induction", 0.0) / whole, mix.pop("drill", 0.0) / whole
@@ -105,7 +105,7 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.args = args
         self.tokenizer = tokenizer.load()
-        self.network = Network(Shape())
+        self.network = Network(PocketShape())
         if args.start_from is not None:
             weights = text_weights(args.start_from)
             self.network.load_state_dict(
@@ -122,7 +122,7 @@ class Trainer:
             ),
             torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         ]
-        self.state = Checkpoint(
+        self.state = TrainingState(
             args.run / "checkpoint.pt",
             self.network,
             optimizers,

@@ -18,7 +18,7 @@ import msgspec
 from clients.registry import CLIENTS, Client
 from clients.run import ENVIRONMENTS, install
 from plumbline_conformance.variations.cases import CASES
-from plumbline_conformance.variations.run import Outcome, markdown
+from plumbline_conformance.variations.client_trial import ClientOutcome, markdown
 
 HERE = Path(__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "client-cases.md"
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=NAMES, help=f"of {', '.join(NAMES)}")
     parser.add_argument("--write", action="store_true", help="write docs/reference/client-cases.md")
     arguments = parser.parse_args()
-    found: list[tuple[Client, list[Outcome]]] = []
+    found: list[tuple[Client, list[ClientOutcome]]] = []
     for client in CLIENTS:
         if client.name in arguments.names and client.name in NAMES:
             print(f"-- {client.name}", flush=True)
@@ -62,7 +62,7 @@ def main() -> int:
     return 0
 
 
-def _outcomes(client: Client) -> list[Outcome] | None:
+def _outcomes(client: Client) -> list[ClientOutcome] | None:
     folder = (ENVIRONMENTS / client.name).absolute()
     install(client, folder)
     for file in (HERE / "judged").iterdir():
@@ -82,10 +82,10 @@ def _outcomes(client: Client) -> list[Outcome] | None:
         # The program's own variables are set by `env`, because `plumbline` needs its own path.
         given = [f"{key}={value}" for key, value in variables.items()]
         subprocess.run([*command, "env", *given, *program], check=False)
-        return msgspec.json.decode(file.read_bytes(), type=list[Outcome]) if file.exists() else None
+        return msgspec.json.decode(file.read_bytes(), type=list[ClientOutcome]) if file.exists() else None
 
 
-def page(found: list[tuple[Client, list[Outcome]]]) -> str:
+def page(found: list[tuple[Client, list[ClientOutcome]]]) -> str:
     """Return the page: the table, and the first words of each error."""
     lines = [
         _HEAD.format(count=len(CASES)) + markdown([(client.name, outcomes) for client, outcomes in found])

@@ -21,7 +21,7 @@ from source_mutants.run import main as source_mutants
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 
 REPETITIONS = 20
 LEAST = 0.98

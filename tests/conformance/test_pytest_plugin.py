@@ -11,7 +11,7 @@ from example_servers.odd_servers import NOT_HERE, answering, error, fixed, refer
 from example_servers.reference import application
 from plugin_run import pytest_run
 
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 
 pytestmark = pytest.mark.long  # Each test starts processes.
 

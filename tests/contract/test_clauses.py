@@ -10,9 +10,9 @@ from mutants import MUTANTS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.suite.clauses import PLACES, clauses, clauses_of
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.transcript.answer_fold import is_stream
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 ZOO = {(scenario, name): (mutation, slugs) for scenario, name, mutation, slugs in MUTANTS}
 APIS = {"createChatCompletion": "chat", "createCompletion": "completions", "createResponse": "responses"}

@@ -11,7 +11,7 @@ from support.about import about
 from support.parsing.dialects import Dialect, fold
 
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
 from plumbline.answer.events import OutputEvent, TextDelta, ToolCallStart
 
@@ -79,7 +79,7 @@ def test_control_tokens_that_come_twice_are_read_once_without_a_reasoning_dialec
     """As with `--reasoning-parser none`, where the markers of calls are control tokens all the same."""
     dialect = Dialect(tool, None)
     section = tool.sections[0]
-    written = dialect.write(Utterance((Call("ping", "{}"),)))
+    written = dialect.write(Utterance((WrittenCall("ping", "{}"),)))
     doubled = written.replace(section.open[0], section.open[0] * 2)
     doubled = doubled.replace(section.close[0], section.close[0] * 2)
     assert doubled != written

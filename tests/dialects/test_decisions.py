@@ -9,7 +9,7 @@ import pytest
 from support.parsing.dialects import Dialect, Folded, cut, fold
 
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.events import TextDelta
 
@@ -59,7 +59,7 @@ def test_a_written_type_counts_against_the_schema(
 ) -> None:
     dialect = Dialect(TOOL_DIALECTS[tool], None)
     placeholder = "@" if string else 987
-    written = dialect.write(Utterance((Call("f", json.dumps({name: placeholder})),)))
+    written = dialect.write(Utterance((WrittenCall("f", json.dumps({name: placeholder})),)))
 
     assert arguments(read(tool, written.replace(str(placeholder), text))) == {name: value}
 
@@ -71,7 +71,7 @@ def test_a_written_type_counts_against_the_schema(
 def test_a_call_inside_of_open_thinking_is_a_call_and_what_follows_is_thinking(
     tool: str, reasoning: str
 ) -> None:
-    call = Dialect(TOOL_DIALECTS[tool], None).write(Utterance((Call("f", '{"count": 3}'),)))
+    call = Dialect(TOOL_DIALECTS[tool], None).write(Utterance((WrittenCall("f", '{"count": 3}'),)))
     end = REASONING_DIALECTS[reasoning].close[0]
     opened = read(tool, f"First. {call} Then.", reasoning, inside=True)
     ended = read(tool, f"First. {call} Then.{end}Done.", reasoning, inside=True)

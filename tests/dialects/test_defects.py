@@ -23,7 +23,7 @@ from support.parsing.tag_defects import elements, tags
 from plumbline.answer.dialects.formats.json_calls import KeyedJson
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 from plumbline.answer.dialects.streams.json_stream import readable_object
@@ -133,7 +133,7 @@ def test_json_in_a_fence_is_a_call_only_as_the_whole_answer(tool: str, call: str
 def test_of_a_call_that_the_limit_cuts_nothing_is_text(tool: ToolDialect) -> None:
     """And what was read of its arguments can be read by others."""
     text = render_calls(
-        [Call("get", '{"city": "Par\\"is", "tags": ["a", "b"], "days": 3}')], tool.sections[0]
+        [WrittenCall("get", '{"city": "Par\\"is", "tags": ["a", "b"], "days": 3}')], tool.sections[0]
     )
     for size in range(len(text) - 1, len(text) // 3, -13):
         with about(text[:size]):

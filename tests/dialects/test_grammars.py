@@ -9,7 +9,7 @@ import pytest
 from support.lark import Language
 
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat
+from plumbline.answer.dialects.spec.call_format import CallFormat, WrittenCall
 from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
@@ -74,7 +74,7 @@ def _grammar(call_format: CallFormat, name: str, schema: dict[str, Any]) -> Lang
 
 
 def _call(call_format: CallFormat, name: str, arguments: dict[str, Any], number: int = 0) -> str:
-    return call_format.write(Call(name, json.dumps(arguments, ensure_ascii=False), number))
+    return call_format.write(WrittenCall(name, json.dumps(arguments, ensure_ascii=False), number))
 
 
 @pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)

@@ -11,7 +11,7 @@ from support.laws import EXPLORED
 from tests.support.parsing.folding import Folded, cut, parse
 
 from plumbline.answer.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.events import FinishReason
 
@@ -37,7 +37,7 @@ values = st.recursive(
     max_leaves=6,
 )
 calls = st.builds(
-    Call,
+    WrittenCall,
     st.sampled_from(sorted(TOOLS)),
     st.dictionaries(st.text(), values, max_size=3).map(lambda value: json.dumps(value, ensure_ascii=False)),
 )
@@ -67,7 +67,7 @@ def test_a_rendered_utterance_is_parsed_again(utterance: Utterance) -> None:
     if utterance.reasoning is not None:
         expected.append(("reasoning", utterance.reasoning))
     for part in utterance.parts:
-        if isinstance(part, Call):
+        if isinstance(part, WrittenCall):
             expected.append(("call", part.name, part.arguments, "whole"))
         elif expected and expected[-1][0] == "text":
             expected[-1] = ("text", expected[-1][1] + part)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "explanation" / "dialects.md").read_text("utf-8").splitlines()
@@ -24,7 +24,7 @@ def _code(text: str) -> str:
 
 def tool_row(dialect: ToolDialect) -> str:
     """The row of a tool dialect."""
-    call = Call("f", '{"a": "x", "n": 1}')
+    call = WrittenCall("f", '{"a": "x", "n": 1}')
     written = build_dialect(DialectChoice(dialect, None)).render(Utterance((call,)))
     aliases = ", ".join(dialect.aliases)
     forbidden = ", ".join(map(_code, dialect.sections[0].call_format.forbidden))

@@ -15,7 +15,7 @@ import pytest
 from support.parsing.dialects import Dialect, cut, fold
 
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.events import TextDelta
 
@@ -149,7 +149,10 @@ def test_data_is_passed_on_while_it_comes(name: str, output: str) -> None:
 def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str) -> None:
     """What is held back is read again with every piece, which took time with the square of the length."""
     dialect = TOOL_DIALECTS[name]
-    begun = Dialect(dialect, None).write(Utterance((Call("get", '{"city": "a'),))).partition('"a')[0] + '"a'
+    begun = (
+        Dialect(dialect, None).write(Utterance((WrittenCall("get", '{"city": "a'),))).partition('"a')[0]
+        + '"a'
+    )
     parser = Dialect(dialect, None).parser(tools=TOOLS)
     for piece in cut(begun + dialect.sections[0].close[0] * 100, [7]):
         parser.push(TextDelta(piece))

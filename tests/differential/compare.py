@@ -21,14 +21,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "conformance/reference_parsers"), str(ROOT / "src")]
 
-from peers import Message, Peer, peers  # noqa: E402
+from peers import ParsedMessage, PeerParsers, peers  # noqa: E402
 from plumbline_messages import content_message, full_message, reasoning_message  # noqa: E402
 
 from plumbline.answer.dialects.build import build_dialect  # noqa: E402
 from plumbline.answer.dialects.model_dialect import AnswerFrame  # noqa: E402
 from plumbline.answer.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice  # noqa: E402
-from plumbline.answer.dialects.spec.call_format import Call  # noqa: E402
+from plumbline.answer.dialects.spec.call_format import WrittenCall  # noqa: E402
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.answer.dialects.spec.markers import Markers  # noqa: E402
 from plumbline.answer.events import TextDelta  # noqa: E402
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     title: str
     mode: str
     text: str
-    ours: Message
+    ours: ParsedMessage
     theirs: str
 
 
@@ -101,14 +101,14 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
             city = " ".join(words)
             assert not any(text in city for text in forbidden)
             arguments = {"city": city, "days": draw.randint(-9, 10**9)}
-            calls.append(Call("get_weather", json.dumps(arguments, ensure_ascii=False)))
+            calls.append(WrittenCall("get_weather", json.dumps(arguments, ensure_ascii=False)))
         yield Output(
             f"made by chance, {number + 1}",
             build_dialect(DialectChoice(dialect, None)).render(Utterance(tuple(calls))),
         )
 
 
-def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message:
+def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> ParsedMessage:
     """Parse text and calls with our parser; the result does not depend on how the output is cut."""
     parser = MarkerParser(
         Markers(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
@@ -120,7 +120,7 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
     return content_message(events)
 
 
-def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
+def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> ParsedMessage:
     """Parse reasoning and text with our parser."""
     parser = MarkerParser(
         Markers(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
@@ -132,7 +132,7 @@ def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> M
     return reasoning_message(events)
 
 
-def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
+def differences_of_thinking(peer: PeerParsers) -> tuple[int, list[Difference]]:
     """How many readings of thinking were compared, and those that differ."""
     known = set(peer.reasoning_parsers())
     compared = 0
@@ -179,7 +179,9 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
         thought = " ".join(
             draw.sample(["So", "é", "🎉", "then 3 < 4", "[x]", "\n\n", "{y}", "why?"], 4)
         ).strip()
-        calls = [Call("get_weather", json.dumps({"city": "Paris", "days": n})) for n in range(number % 3)]
+        calls = [
+            WrittenCall("get_weather", json.dumps({"city": "Paris", "days": n})) for n in range(number % 3)
+        ]
         text = [] if calls and number % 2 else ["It is 4."]
         utterance = Utterance((*(calls if not dialect.sections[0].open else ()), *text), thought)
         if dialect.sections[0].open or dialect.messages:
@@ -190,7 +192,7 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
         )
 
 
-def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
+def differences_together(peer: PeerParsers) -> tuple[int, list[Difference]]:
     """How many readings of thinking and calls in one output were compared, and those that differ."""
     compared = 0
     found = []
@@ -240,7 +242,7 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
     return compared, found
 
 
-def differences(peer: Peer) -> tuple[int, list[Difference]]:
+def differences(peer: PeerParsers) -> tuple[int, list[Difference]]:
     """How many readings were compared, and those that differ."""
     known = set(peer.names())
     compared = 0
@@ -283,7 +285,7 @@ def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, An
     return None
 
 
-def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
+def _instead(ask: Callable[[], ParsedMessage], expected: ParsedMessage) -> str | None:
     """Return the peer's differing reading; empty if it is the same, None if the peer does not read such outputs."""
     try:
         read = ask()
@@ -294,7 +296,7 @@ def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
     return "" if read == expected else _described(read)
 
 
-def _described(content_message: Message) -> str:
+def _described(content_message: ParsedMessage) -> str:
     parts = [f"content {content_message.content!r}"] if content_message.content else []
     parts += [f"{name} {arguments}" for name, arguments in content_message.calls]
     return "; ".join(parts) or "nothing"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,19 @@ def test_every_file_that_is_named_exists(page: str) -> None:
     ]
     assert missing == []
     assert named
+
+
+def test_a_name_says_what_it_is_without_its_module() -> None:
+    """A reader who searches for a class or a file finds one."""
+    classes: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for folder in ("src", "kernels", "conformance", "openapi", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if {"_generated", "foreign_tests"} & set(path.parts):
+                continue
+            if not path.name.startswith("__"):
+                files[path.name] += 1
+            tree = ast.parse(path.read_bytes())
+            classes.update(n.name for n in tree.body if isinstance(n, ast.ClassDef) and n.name[0] != "_")
+    assert [name for name, count in classes.items() if count > 1] == []
+    assert {name: count for name, count in files.items() if count > 5} == {}

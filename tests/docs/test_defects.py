@@ -9,7 +9,7 @@ import yaml
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "defects.md").read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.cli import _COMMANDS
 from plumbline_conformance.console.commands import JUDGE, parser_of
-from plumbline_conformance.reports.model import VERDICTS
+from plumbline_conformance.reports.report import VERDICTS
 from plumbline_conformance.suite.selection import PROFILES
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"

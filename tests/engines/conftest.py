@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.engines.constraints.grammar import LarkCompiler, Matcher, Vocabulary
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler, Matcher
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner, NullRunner
 from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
@@ -30,7 +30,7 @@ def encode(text: str) -> list[int]:
     return [TOKENS.index(char.encode()) for char in text]
 
 
-VOCABULARY = Vocabulary(TOKENS, ENDS, EOS, encode)
+VOCABULARY = GrammarVocabulary(TOKENS, ENDS, EOS, encode)
 COMPILER = LarkCompiler(VOCABULARY)
 
 

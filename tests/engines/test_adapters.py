@@ -13,7 +13,7 @@ from support.servers.pocket import text_model
 from support.weights.adapters import merge, write_adapter
 from support.weights.engines import prompts
 
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 STEPS = 10

@@ -20,9 +20,9 @@ from plumbline.base.workers.pool import Bounds
 from plumbline.engines.constraints.grammar import (
     CompilersBusyError,
     GrammarError,
+    GrammarVocabulary,
     LarkCompiler,
     Matcher,
-    Vocabulary,
     num_words,
 )
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
@@ -67,7 +67,7 @@ def test_a_mask_allows_exactly_what_is_accepted(picks: list[int], grammar: str) 
 
 
 def test_every_end_is_allowed_where_the_grammar_can_end() -> None:
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode))
+    compiler = LarkCompiler(GrammarVocabulary(TOKENS, ENDS, ENDS, encode))
     found = asyncio.run(compiler.compile(WORDS))
     assert not allowed(found) & ENDS
     for token in encode("ab"):
@@ -97,7 +97,7 @@ def test_a_pattern_that_the_engine_fails_on_is_refused() -> None:
 
 def test_a_broken_tokenizer_does_not_show_its_inside() -> None:
     """llguidance hands the failure of a callback on with its traceback, paths and all."""
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, lambda text: [][1]))
+    compiler = LarkCompiler(GrammarVocabulary(TOKENS, ENDS, ENDS, lambda text: [][1]))
     with pytest.raises(GrammarError) as caught:
         asyncio.run(compiler.compile('start: "abc"'))
     assert ".py" not in str(caught.value)

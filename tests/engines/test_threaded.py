@@ -15,7 +15,7 @@ from support.models import hold_steps
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.threaded import engine as threaded
+from plumbline.engines.threaded import threaded_engine as threaded
 from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,

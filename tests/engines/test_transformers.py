@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models import load_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.threaded import engine as threaded
+from plumbline.engines.threaded import threaded_engine as threaded
 from plumbline.engines.transformers.engine import TransformersEngine
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.port.engine import (
@@ -361,7 +361,7 @@ def test_answers_under_a_grammar_match_the_native_engine(folder: Path) -> None:
     """Two engines, one matcher: greedy tokens under a grammar are the same, and they are in it."""
     table = [bytes([token]) if token >= 32 else b"" for token in range(VOCAB)]
     ends = frozenset({EOS})
-    known = Vocabulary(table, ends, ends, lambda text: list(text.encode()))
+    known = GrammarVocabulary(table, ends, ends, lambda text: list(text.encode()))
     model = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
     config = EngineConfig(
         max_model_len=LIMIT, num_blocks=64, block_size=8, max_num_seqs=8, max_num_batched_tokens=64

@@ -28,7 +28,7 @@ from support.weights.vision import picture, vision_files
 from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 from plumbline.engines.adapters import adapter_rank, read_config
 from plumbline.engines.native.models import UnsupportedModelError, WeightsError
-from plumbline.engines.native.models.adapters.config import AdapterConfig, AdapterError
+from plumbline.engines.native.models.adapters.adapter_config import AdapterConfig, AdapterError
 from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.vision import read_preparation, read_vision

@@ -26,7 +26,7 @@ from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.turn import TextPrompt
 from plumbline.base.workers.pool import Bounds, WorkerError, WorkerPool
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
+from plumbline.server.media.checking import CheckedFile, FileQuestion, RefusedFile
 
 from .damage import damaged, damaged_json, explore
 
@@ -120,12 +120,12 @@ async def _decoded(data: bytes, kind: Any) -> None:
     except WorkerError as error:
         _check_reason(error)
     else:
-        found = msgspec.msgpack.decode(answer, type=Checked | RefusedFile)
+        found = msgspec.msgpack.decode(answer, type=CheckedFile | RefusedFile)
         if isinstance(found, RefusedFile):
             _check_reason(found.why)
     good = FileQuestion("image", _pictures()[0], 10**6, 0.0, 0, False)
     answer = await _decoders().call(msgspec.msgpack.encode(good), "neighbour")
-    assert isinstance(msgspec.msgpack.decode(answer, type=Checked | RefusedFile), Checked)
+    assert isinstance(msgspec.msgpack.decode(answer, type=CheckedFile | RefusedFile), CheckedFile)
 
 
 @cache

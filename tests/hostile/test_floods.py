@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from plumbline_conformance.fuzz.schemathesis_run import run_schemathesis
-from plumbline_conformance.suite.model import Target as Judged
+from plumbline_conformance.suite.scenario import Target as Judged
 
 from .rows import CHAT, COMPLETIONS, RESPONSES, base
 from .target import Target, running

@@ -33,9 +33,9 @@ steps = pytest.mark.parametrize("step", STEPS)
 ways = pytest.mark.parametrize(
     ("dtype", "plan"),
     [
-        (torch.float32, _chunks.Plan(32, False)),
-        (torch.float16, _chunks.Plan(32, False)),
-        (torch.float16, _chunks.Plan(64, True)),
+        (torch.float32, _chunks.ChunkPlan(32, False)),
+        (torch.float16, _chunks.ChunkPlan(32, False)),
+        (torch.float16, _chunks.ChunkPlan(64, True)),
     ],
     ids=["float32", "float16", "halves"],
 )
@@ -123,7 +123,7 @@ def test_rule(dtype, plan, corrects, step, monkeypatch):
 def test_keys_that_repeat(chunk, decay, monkeypatch):
     """Writes of full strength to one key replace each other: powers of the system, up to 1e17, would cancel."""
     torch.manual_seed(3)
-    monkeypatch.setattr(_chunks, "plan_of", lambda *_: _chunks.Plan(chunk, False))
+    monkeypatch.setattr(_chunks, "plan_of", lambda *_: _chunks.ChunkPlan(chunk, False))
     batch, shape = batch_of("more"), DeltaShape(1, 1, 16, 16)
     tokens = int(batch.query_start_loc[-1])
     key = torch.randn(16)

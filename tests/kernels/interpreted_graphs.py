@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import Capture
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.gpu import __main__ as script
-from benchmarks.gpu.operations import Maker, Operation, difference, on_cpu, operations
+from benchmarks.gpu.operations import KernelCall, Maker, difference, on_cpu, operations
 from benchmarks.roofline.compiled import Resources
 from benchmarks.roofline.devices import DEVICES
 from benchmarks.roofline.launches import launches
 from benchmarks.roofline.prediction import predict
-from benchmarks.roofline.shapes import LOADS, SHAPES, Load
+from benchmarks.roofline.shapes import LOADS, SHAPES, StepLoad
 
 from plumbline.engines.native.graphs import StepGraphs
 
 triton = pytest.importorskip("triton")
 MAKE = Maker(torch.device("cpu"), torch.float32)
-LOAD = Load("decode 2", 2)
+LOAD = StepLoad("decode 2", 2)
 FOUND = Resources(registers=64, stack=0, shared=0, instruction="mma.sync", is_pipelined=True)
 
 
@@ -72,7 +72,7 @@ def test_inputs_of_the_reference_are_copies() -> None:
         assert all(value.data_ptr() not in _pointers(each) for value in tensors)
 
 
-def _pointers(operation: Operation) -> set[int]:
+def _pointers(operation: KernelCall) -> set[int]:
     return {value.data_ptr() for value in operation.arguments if isinstance(value, torch.Tensor)}
 
 
@@ -99,7 +99,7 @@ def test_the_share_is_that_of_all_launches(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(compiled, "resources", lambda case, capability: FOUND)
     device, known = DEVICES[1], list(launches(SHAPES[0], LOADS[0]))
-    operation = Operation("sample", lambda: None, (), ("sample",))
+    operation = KernelCall("sample", lambda: None, (), ("sample",))
     parts = [launch for launch in known if launch.kernel.startswith("sample")]
     assert len(parts) == 3
     row = script._beside(device, operation, known, 1e-3)

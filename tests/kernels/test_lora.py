@@ -130,7 +130,7 @@ def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
 
 
 def test_a_program_switches_to_the_selected_rows():
-    from plumbline_kernels.attention import Selection
+    from plumbline_kernels.attention import RowSelection
 
     library = load()
     x, weight = randn(5, 32), library.pack(randn(32, 32, seed=1))
@@ -145,7 +145,7 @@ def test_a_program_switches_to_the_selected_rows():
         program.record(KeepOp(rows=rows, width=32, stride=32, last=rows is residual))
     program.record(adapt(residual, first, adapters))
     kept = torch.tensor([1, 4])
-    selection = Selection(kept, batch(2, grouped([None, 0])))
+    selection = RowSelection(kept, batch(2, grouped([None, 0])))
     count = program.run(
         torch.zeros(5, dtype=torch.int64), batch(5, grouped([None, 0, None, 0, None])), selection
     )

@@ -9,7 +9,7 @@ from benchmarks.roofline.compiled import Resources
 from benchmarks.roofline.devices import DEVICES, Device
 from benchmarks.roofline.launches import Launch, launches, narrow_launches
 from benchmarks.roofline.prediction import predict, resident
-from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape
+from benchmarks.roofline.shapes import LOADS, SHAPES, ModelShape, StepLoad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
@@ -48,7 +48,7 @@ def test_what_a_multiprocessor_holds(
 @settings(max_examples=EXPLORED or 25, deadline=None)
 @given(device=st.sampled_from(DEVICES), step=st.sampled_from(STEPS), found=RESOURCES)
 def test_no_launch_is_better_than_the_roofline(
-    device: Device, step: tuple[Shape, Load], found: Resources
+    device: Device, step: tuple[ModelShape, StepLoad], found: Resources
 ) -> None:
     for launch in (*launches(*step), *narrow_launches(*step)):
         # Products of tiles are at least the useful ones, so the grid covers the work.
@@ -61,7 +61,9 @@ def test_no_launch_is_better_than_the_roofline(
 
 @settings(max_examples=EXPLORED or 25, deadline=None)
 @given(step=st.sampled_from(STEPS), found=RESOURCES)
-def test_a_faster_memory_never_slows_a_launch_down(step: tuple[Shape, Load], found: Resources) -> None:
+def test_a_faster_memory_never_slows_a_launch_down(
+    step: tuple[ModelShape, StepLoad], found: Resources
+) -> None:
     faster = replace(H100, bandwidth=2 * H100.bandwidth, memory_latency=H100.memory_latency / 2)
     for launch in (*launches(*step), *narrow_launches(*step)):
         assert predict(faster, launch, found).seconds <= predict(H100, launch, found).seconds

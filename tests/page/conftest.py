@@ -11,7 +11,7 @@ from support.models import answer_with, scripted, served
 from support.servers.live import Live, live
 from support.servers.pocket import pocket_settings
 
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

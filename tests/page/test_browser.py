@@ -14,7 +14,7 @@ from support.models import scripted, scripted_info, served
 from support.servers.live import Live, live
 from support.servers.pocket import pocket_settings
 
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 from .conftest import choose, verdict

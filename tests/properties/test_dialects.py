@@ -42,7 +42,7 @@ from support.parsing.soup import (
 
 from plumbline.answer.dialects.formats.elements import ElementCall
 from plumbline.answer.dialects.formats.tagged import TaggedCall
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.dialects.spec.markers import Markers
 from plumbline.answer.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
@@ -114,7 +114,9 @@ def test_nothing_inside_of_thinking_gets_into_the_answer(
         if (ends := thinking_ends(dialect)) is None:
             continue
         opening, closing, *others = ends
-        call = Utterance((Call("get_weather", '{"count": 3, "tags": ["a"]}'),) if dialect.has_calls else ())
+        call = Utterance(
+            (WrittenCall("get_weather", '{"count": 3, "tags": ["a"]}'),) if dialect.has_calls else ()
+        )
         written = dialect.write(call)
         inside = written[: int(place * len(written))] + "".join(soup(dialect, number) for number in atoms)
         thought = f"{inside} so.{closing}"
@@ -245,7 +247,7 @@ def test_arguments_are_streamed(dialects: list[Dialect], filling: str, schema: d
         if not schema and isinstance(dialect.call_format, ElementCall):
             continue  # A value of an unknown type may contain elements, up to its end.
         arguments = {"city": filling.strip() + ".", "count": 3}
-        call = Call("get_weather", json.dumps(arguments, ensure_ascii=False))
+        call = WrittenCall("get_weather", json.dumps(arguments, ensure_ascii=False))
         text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
         parser = dialect.parser(schema={"type": "object", "properties": properties})
         deltas = []
@@ -263,7 +265,7 @@ def test_arrays_and_objects_are_streamed(dialects: list[Dialect], texts: list[st
     strings = [f"{text}." for text in texts]
     todos = [{"n": n * 7, "s": text, "done": n % 2 == 0} for n, text in enumerate(strings)]
     arguments = {"todos": todos, "more": {"tags": strings}}
-    call = Call("f", json.dumps(arguments, ensure_ascii=False))
+    call = WrittenCall("f", json.dumps(arguments, ensure_ascii=False))
     for dialect in dialects:
         if dialect.tool is None:
             continue
@@ -310,7 +312,7 @@ def test_no_text_between_tags_depends_on_its_cutting(
         for key, written in (("tags", '["@@"]'), ("größe", '{"@@": "@@"}')):
             said = {key: "@@" if isinstance(call_format, ElementCall) else json.loads(written)}
             reasoning = "hm" if dialect.reasoning is not None else None
-            call = Call("f", json.dumps(said, ensure_ascii=False))
+            call = WrittenCall("f", json.dumps(said, ensure_ascii=False))
             text = dialect.write(Utterance((call,), reasoning))
             text = text.replace("@@" if isinstance(call_format, ElementCall) else written, value)
             whole = dialect.read([text], reason=reason)
@@ -330,7 +332,7 @@ def test_no_nesting_is_too_deep_for_a_reader() -> None:
             value: object = 1.5
             for _ in range(depth):
                 value = {"größe": [value]}
-            call = Call("f", json.dumps({"größe": value}))
+            call = WrittenCall("f", json.dumps({"größe": value}))
             text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
             begun = text.partition("1.5")[0]
             for said in (text, begun + "[" * 3000, begun + '{"a":' * 3000) if depth > 15 else (text,):
@@ -344,7 +346,7 @@ LOOK_AHEAD = 320
 def test_unread_text_stays_short() -> None:
     """The text that is scanned again with each piece is no longer than the longest marker, or what follows a quote."""
     long = "word " * 150
-    call = Call("f", json.dumps({"city": long, "tags": [long], "count": 10**100}))
+    call = WrittenCall("f", json.dumps({"city": long, "tags": [long], "count": 10**100}))
     for dialect in DIALECTS:
         parts = (call, call) if dialect.tool is not None else (long,)
         reasoning = long.strip() if dialect.reasoning is not None else None

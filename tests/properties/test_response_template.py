@@ -17,7 +17,7 @@ from support.parsing.plans import NAMES, sizes
 from support.parsing.response_templates import TEMPLATES, Template
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.events import TextDelta
 
@@ -33,7 +33,7 @@ def rendered(
     template: Template, thought: str | None, said: str | None, called: list[tuple[str, str, int]]
 ) -> str:
     """Write an answer, without calls if the template has none."""
-    listed = [Call(name, json.dumps({"s": s, "n": n}, ensure_ascii=False)) for name, s, n in called]
+    listed = [WrittenCall(name, json.dumps({"s": s, "n": n}, ensure_ascii=False)) for name, s, n in called]
     return template.write(
         Utterance((*([said] if said else []), *(listed if template.has_calls else [])), thought)
     )

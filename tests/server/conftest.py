@@ -9,7 +9,7 @@ import pytest
 from support.models import GatedEngine, scripted, served, tiny_engine
 from support.servers.live import Live, live
 
-from plumbline.server.loading.native import engine
+from plumbline.server.loading.native import native_loader as engine
 from plumbline.server.observe.logs import LOGGERS
 from plumbline.server.settings import Settings
 

@@ -14,7 +14,7 @@ from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from plumbline.server.start.listener import listener

@@ -19,7 +19,7 @@ from support.stores.store_records import record
 
 from plumbline.server.store.records import Renewed, ResponseRecord
 from plumbline.server.store.sql.database import Database
-from plumbline.server.store.sql.lease_rows import SURE_SECONDS, Expired
+from plumbline.server.store.sql.lease_rows import SURE_SECONDS, ExpiredLeases
 from plumbline.server.store.sql.response_rows import LEASE_SECONDS
 
 from .conftest import opened
@@ -30,7 +30,7 @@ LOOK = 1.0
 """Seconds between two renewals, and between two looks for what was abandoned."""
 SHOWN = {
     "plumbline/server/protocols/common/ids.py": "`created_at` of answers",
-    "plumbline/server/loading/model.py": "`created` of a model",
+    "plumbline/server/loading/served_model.py": "`created` of a model",
     "plumbline/server/observe/recent.py": "the page shows when a request came",
     "plumbline/server/observe/traces.py": "times of spans, from one reading for each request",
     "plumbline/server/store/sql/response_rows.py": "which of two records with one item is the newer one",
@@ -71,7 +71,7 @@ def failed(found: ResponseRecord, parts: Sequence[bytes], is_cancelled: bool) ->
 @pytest.mark.parametrize("step", [-3600.0, 5.0, 3600.0])
 async def test_a_clock_that_is_set_ends_nothing_that_runs(url: str, clocks: Clocks, step: float) -> None:
     async with opened(url) as runner, opened(url) as gone, opened(url) as other:
-        other._expired = Expired(lambda: clocks.now)  # type: ignore[attr-defined]
+        other._expired = ExpiredLeases(lambda: clocks.now)  # type: ignore[attr-defined]
         await runner.save_response(record("runs", status="in_progress"))
         await gone.save_response(record("abandoned", status="in_progress"))
         ended_at: float | None = None

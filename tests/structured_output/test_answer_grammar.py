@@ -15,7 +15,7 @@ from support.parsing.folding import fold
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.events import TextDelta
 from plumbline.answer.structured_output.answer_grammar import compose
@@ -147,8 +147,8 @@ def test_rendered_calls_are_in_the_grammar(name: str) -> None:
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
     dialect = TOOL_DIALECTS[name]
-    one = Call("get_weather", '{"city": "Paris", "days": 3}')
-    two = Call("set_alarm", '{"on": true, "sound": "bell"}')
+    one = WrittenCall("get_weather", '{"city": "Paris", "days": 3}')
+    two = WrittenCall("set_alarm", '{"on": true, "sound": "bell"}')
     several, single = builder(), builder()
     grammar = several.build(calls(several, dialect, TOOLS, parallel=True))
     text_besides_calls = single.build(calls(single, dialect, TOOLS, parallel=False))

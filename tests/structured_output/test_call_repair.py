@@ -26,7 +26,7 @@ from plumbline.answer.dialects.kinds.harmony import write_harmony
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.render import render_utterance
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
 from plumbline.answer.events import CallPlace, Finish, OutputEvent, Usage
 from plumbline.answer.road.road import Road
@@ -54,7 +54,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 TOOLS = (Tool(name="book", parameters=PARAMETERS), Tool(name="look", parameters=PARAMETERS))
-GOOD = Call("look", '{"day": 2}')
+GOOD = WrittenCall("look", '{"day": 2}')
 DIALECTS = list(dict.fromkeys(TOOL_DIALECTS.values()))
 INFO = EngineInfo(
     name="obedient",
@@ -65,10 +65,10 @@ INFO = EngineInfo(
     features=frozenset({"grammar"}),
 )
 WRONG = [
-    Call("book", '{"day": 3}'),
-    Call("book", '{"days": 1}'),
-    Call("book", "{}"),
-    Call("nook", '{"day": 1}'),
+    WrittenCall("book", '{"day": 3}'),
+    WrittenCall("book", '{"days": 1}'),
+    WrittenCall("book", "{}"),
+    WrittenCall("nook", '{"day": 1}'),
 ]
 
 
@@ -124,7 +124,7 @@ class Obedient(ScriptedEngine):
             )
 
 
-def written(dialect: ToolDialect, *parts: str | Call) -> str:
+def written(dialect: ToolDialect, *parts: str | WrittenCall) -> str:
     """What a model of the dialect writes."""
     utterance = Utterance(parts)
     return write_harmony(utterance) if dialect.messages else render_utterance(utterance, dialect, None)
@@ -185,7 +185,7 @@ def finish_of(events: list[OutputEvent]) -> Finish:
     st.integers(1, 9),
 )
 def test_a_failed_call_is_replaced(
-    start: int, wrong: Call | str, before: bool, prose: bool, size: int
+    start: int, wrong: WrittenCall | str, before: bool, prose: bool, size: int
 ) -> None:
     for tool in DIALECTS[start : start + 6]:
         marked = bool(tool.sections[0].open) and not tool.answer_key
@@ -193,7 +193,7 @@ def test_a_failed_call_is_replaced(
             continue  # A call without a marker may be any text.
         several = before and not tool.messages
         said = ["Well."] if prose and marked and not tool.text_header else []
-        parts: list[str | Call] = [*said, *([GOOD] if several else [])]
+        parts: list[str | WrittenCall] = [*said, *([GOOD] if several else [])]
         text = written(tool, *parts, GOOD if isinstance(wrong, str) else wrong)
         if isinstance(wrong, str):
             text = text[: text.rindex("day") + 3]
@@ -220,7 +220,7 @@ def check_usage(finish: Finish, engine: Obedient, repaired: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_if_both_asks_fail_the_answer_is_the_first(wrong: Call) -> None:
+def test_if_both_asks_fail_the_answer_is_the_first(wrong: WrittenCall) -> None:
     tool = TOOL_DIALECTS["hermes"]
     text = written(tool, "Well.", GOOD, wrong) + "So."
     (events,), engine = answer(tool, text, disobeys=True)
@@ -232,7 +232,7 @@ def test_if_both_asks_fail_the_answer_is_the_first(wrong: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_messages_of_thinking_and_text_stay_before_a_repaired_call(wrong: Call) -> None:
+def test_messages_of_thinking_and_text_stay_before_a_repaired_call(wrong: WrittenCall) -> None:
     tool = TOOL_DIALECTS["harmony"]
     text = write_harmony(Utterance(("Well.", wrong), "Hm."))
     (events,), engine = answer(tool, text, 3)
@@ -276,7 +276,9 @@ def test_choices_are_repaired_one_by_one() -> None:
     ],
     ids=["right", "stop string", "limit", "limit before the name"],
 )
-def test_a_call_that_is_right_or_cut_is_not_asked_for_again(call: Call, changes: dict[str, Any]) -> None:
+def test_a_call_that_is_right_or_cut_is_not_asked_for_again(
+    call: WrittenCall, changes: dict[str, Any]
+) -> None:
     tool = TOOL_DIALECTS["hermes"]
     (events,), engine = answer(tool, written(tool, call), **changes)
     (plain,), _ = answer(tool, written(tool, call), repair_calls=False, **changes)

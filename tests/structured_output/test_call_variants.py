@@ -11,7 +11,7 @@ from support.parsing.folding import fold
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 from plumbline.answer.dialects.variant import EXAMPLE
 from plumbline.answer.events import TextDelta
@@ -22,8 +22,8 @@ from plumbline.answer.turn import JsonFormat, ToolChoice
 from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
 from .walk import accepts, frame, model_dialect
 
-ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
-TWO = Call("set_alarm", '{"on": true, "sound": "bell"}')
+ONE = WrittenCall("get_weather", '{"city": "Paris", "days": 3}')
+TWO = WrittenCall("set_alarm", '{"on": true, "sound": "bell"}')
 
 
 def _ways(dialect: ToolDialect) -> list[Section]:
@@ -97,7 +97,7 @@ def test_what_is_drawn_in_each_way_is_read_as_calls(name: str) -> None:
         check_calls(read(found, text)[0])
 
 
-_WRONG = Call("set_alarm", '{"on": "perhaps"}')
+_WRONG = WrittenCall("set_alarm", '{"on": "perhaps"}')
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -14,7 +14,7 @@ from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.answer.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.structured_output.constraints import Constraint, ConstraintCompiler
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
 from plumbline.answer.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
@@ -118,7 +118,7 @@ def test_a_listed_text_that_markup_would_cut_is_excluded(dialect: str, end: str)
     listed = {"type": "object", "properties": {"a": {"type": "string", "enum": [f"x{end}y", "b"]}}}
     constraint = compiled_constraint(Tool(name="f", parameters=listed), dialect=dialect)
     assert constraint.grammar is not None
-    text = render_calls([Call("f", json.dumps({"a": f"x{end}y"}))], TOOL_DIALECTS[dialect].sections[0])
+    text = render_calls([WrittenCall("f", json.dumps({"a": f"x{end}y"}))], TOOL_DIALECTS[dialect].sections[0])
     assert not accepts(constraint.grammar, text)
     (warning,) = constraint.warnings
     assert warning.startswith("only the names and types of the parameters of f are enforced: ")
@@ -181,7 +181,7 @@ def test_references_are_enforced_without_strict(dialect: str, schema: dict[str, 
     assert constraint.warnings == ()
     section = TOOL_DIALECTS[dialect].sections[0]
     fits = [
-        accepts(constraint.grammar, render_calls([Call("f", json.dumps({"a": v}))], section))
+        accepts(constraint.grammar, render_calls([WrittenCall("f", json.dumps({"a": v}))], section))
         for v in ("q", "zz")
     ]
     assert fits == [True, False]

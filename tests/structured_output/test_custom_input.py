@@ -14,7 +14,7 @@ from support.laws import EXPLORED
 from plumbline.answer.dialects.parsers.custom_tools import CustomCalls
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.events import TextDelta, ToolCallDelta
 from plumbline.answer.structured_output.grammar.builder import GrammarBuilder
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
@@ -224,12 +224,12 @@ def test_a_patch_is_enforced_in_every_dialect(name: str) -> None:
     grammar = built.build(calls(built, dialect, [tool], parallel=False))
     for patch in GOOD_PATCHES + BAD_PATCHES:
         text = render_calls(
-            [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
+            [WrittenCall("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
         )
         assert accepts(grammar, text) == (patch in GOOD_PATCHES), text
     for patch in GOOD_PATCHES:
         text = render_calls(
-            [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
+            [WrittenCall("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
         )
         schema = {"type": "object", "properties": {"input": {"type": "string"}}}
         parser = model_dialect(dialect).parser({"patch": schema}, frame())
@@ -302,7 +302,7 @@ def test_unquoted_inputs_do_not_begin_with_what_the_parser_strips() -> None:
         tool = Tool(name="f", custom=True, input_format=form)
         grammar = built.build(calls(built, dialect, [tool], parallel=False))
         for text in ("a<![CDATA[b]]>", "<![CDATA"):
-            written = render_calls([Call("f", json.dumps({"input": text}))], dialect.sections[0])
+            written = render_calls([WrittenCall("f", json.dumps({"input": text}))], dialect.sections[0])
             assert accepts(grammar, written), text
-        written = render_calls([Call("f", json.dumps({"input": "<![CDATA[b"}))], dialect.sections[0])
+        written = render_calls([WrittenCall("f", json.dumps({"input": "<![CDATA[b"}))], dialect.sections[0])
         assert not accepts(grammar, written)

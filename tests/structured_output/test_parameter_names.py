@@ -11,7 +11,7 @@ from support.parsing.folding import fold
 
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.events import TextDelta
 from plumbline.answer.structured_output.constraints import Constraint
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
@@ -91,7 +91,7 @@ def test_a_name_is_parsed_back_or_excluded(dialect: str, names: tuple[str, ...])
     for name in names:
         arguments = {name: True}
         schema = parameters(name, required=True)
-        text = render_calls([Call("f", json.dumps(arguments, ensure_ascii=False))], section)
+        text = render_calls([WrittenCall("f", json.dumps(arguments, ensure_ascii=False))], section)
         found = read(dialect, schema, text)
         is_read = (
             len(found) == 1
@@ -114,7 +114,7 @@ def test_a_name_is_parsed_back_or_excluded(dialect: str, names: tuple[str, ...])
         )
         assert relaxed.grammar is not None
         both = json.dumps({name: True, "plain": 3}, ensure_ascii=False)
-        written = render_calls([Call("f", both)], section).removesuffix(STOP_TOKEN)
+        written = render_calls([WrittenCall("f", both)], section).removesuffix(STOP_TOKEN)
         assert accepts(relaxed.grammar, written) == is_read, name
         if not is_read:
             (warning,) = relaxed.warnings

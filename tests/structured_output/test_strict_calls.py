@@ -12,7 +12,7 @@ from support.parsing.folding import fold
 
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat
+from plumbline.answer.dialects.spec.call_format import CallFormat, WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.events import TextDelta
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
@@ -54,7 +54,7 @@ def _allowed(dialect: ToolDialect, schema: dict[str, Any], arguments: list[Any])
 
 
 def _written(dialect: ToolDialect, arguments: Any) -> str:
-    return render_calls([Call("f", json.dumps(arguments, ensure_ascii=False))], dialect.sections[0])
+    return render_calls([WrittenCall("f", json.dumps(arguments, ensure_ascii=False))], dialect.sections[0])
 
 
 def _read(dialect: ToolDialect, schema: dict[str, Any], text: str) -> list[tuple[str, Any, str]]:

@@ -16,7 +16,7 @@ from support.parsing.folding import Folded, cut, fold
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.events import Logprob, TextDelta
 from plumbline.answer.structured_output.answer_grammar import compose, unparsed_part
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
@@ -49,7 +49,7 @@ TOOLS = (
     ),
 )
 PARAMETERS: dict[str, Any] = {tool.name: tool.parameters for tool in TOOLS}
-CALLS = (Call("now", "{}"), Call("set_alarm", '{"on": true}'))
+CALLS = (WrittenCall("now", "{}"), WrittenCall("set_alarm", '{"on": true}'))
 ANYTHING: OutputFormat = JsonFormat({})
 """Any document of JSON."""
 
@@ -95,7 +95,7 @@ class Answering:
         """A text as the model writes it."""
         return f"{self._model.syntax.text_header}{text}"
 
-    def calls(self, *calls: Call) -> str:
+    def calls(self, *calls: WrittenCall) -> str:
         """Calls as the model writes them."""
         return render_calls(list(calls), self.dialect.sections[0]).removesuffix(
             "<|call|>" if self.harmony else ""

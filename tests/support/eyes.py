@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.weights.vision import data_url, picture
 

@@ -16,8 +16,8 @@ from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.constraints.grammar import LarkCompiler
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.scripted import Script, ScriptedEngine
@@ -29,7 +29,7 @@ from plumbline.port.engine import (
     TokenLogprob,
 )
 from plumbline.server.loading.engines import vocabulary
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline_kernels.cpu.library import load
 

@@ -13,7 +13,7 @@ from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 
 from .models import TOKENIZER, scripted_info, served, token_chunks
 

@@ -22,7 +22,7 @@ from support.models import (
 from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
-from plumbline.answer.text.guard import Guard, Markers
+from plumbline.answer.text.guard import Guard, TokenPattern
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import TemplateError
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
@@ -173,7 +173,7 @@ def test_a_request_that_uses_every_mark_is_refused() -> None:
 
 @given(texts, st.sets(st.sampled_from(["a", "b<", "<b", "hello", "ab", "€"])))
 def test_what_is_protected_comes_back_unchanged_and_hides_every_marker(text: str, tokens: set[str]) -> None:
-    markers = Markers(tokens)
+    markers = TokenPattern(tokens)
     guard = Guard([text], markers)
     protected = guard.protect(text, markers)
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from plumbline.answer.remote_tools import RemoteServer
 from plumbline.server.tools.mcp.hosts import AllowedHosts
 from plumbline.server.tools.mcp.results import Redaction
-from plumbline.server.tools.mcp.sessions import MAX_TOOLS, Limits, McpCaller
+from plumbline.server.tools.mcp.sessions import MAX_TOOLS, McpCaller, McpLimits
 from plumbline.server.tools.port import RemoteFailureError
 
-LIMITS = Limits(connect=2.0, listing=2.0, call=2.0, close=0.2)
+LIMITS = McpLimits(connect=2.0, listing=2.0, call=2.0, close=0.2)
 SECRET = "credential-of-the-client"
 
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline_training.checkpoint import Checkpoint, mean_weights
+from plumbline_training.checkpoint import TrainingState, mean_weights
 
 
-def make_run(path: Path, seed: int = 1) -> Checkpoint:
+def make_run(path: Path, seed: int = 1) -> TrainingState:
     torch.manual_seed(seed)
     module = nn.Linear(3, 2)
     optimizers = [torch.optim.AdamW([module.weight], lr=0.1), torch.optim.SGD([module.bias], lr=0.01)]
-    return Checkpoint(path, module, optimizers, keep=0.9, position={"pool": 7})
+    return TrainingState(path, module, optimizers, keep=0.9, position={"pool": 7})
 
 
-def steps(run: Checkpoint, numbers: range) -> None:
+def steps(run: TrainingState, numbers: range) -> None:
     for number in numbers:
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
         run.module(x).square().mean().backward()

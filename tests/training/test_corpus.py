@@ -6,7 +6,8 @@ import random
 import pytest
 
 from plumbline_training import evaluate, tokenizer, train
-from plumbline_training.texts import corpus, tools
+from plumbline_training.texts import corpus
+from plumbline_training.texts import tool_texts as tools
 from plumbline_training.texts.sample import Sample
 from plumbline_training.texts.skills import SKILLS
 from plumbline_training.texts.words import Lexicon, side
@@ -102,7 +103,7 @@ def test_the_judge_passes_the_right_reply_and_no_other() -> None:
 
 def test_documents_weigh_the_reply_most() -> None:
     lexicon = Lexicon(random.Random(10))
-    renderer = corpus.Renderer(tokenizer.load())
+    renderer = corpus.DocumentWriter(tokenizer.load())
     for _ in range(50):
         sample = corpus.make_sample(lexicon)
         document = renderer.document(sample)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plumbline.pocket import network
-from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.network import Network, PocketShape
 from plumbline_training import evaluate, tokenizer, train
 from plumbline_training.texts.corpus import prompt_of
 from plumbline_training.texts.long_conversation import long_conversation
@@ -59,7 +59,7 @@ def test_long_cases_have_the_length_of_their_row() -> None:
 
 def test_attention_without_a_mask_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = Network(Shape(), dtype=torch.float32)
+    model = Network(PocketShape(), dtype=torch.float32)
     ids, wanted = torch.randint(0, 1024, (2, 40)), torch.ones(2, 40, dtype=torch.bool)
     masked = model(ids, wanted)
     monkeypatch.setattr(network, "LONG", 8)

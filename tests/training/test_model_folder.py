@@ -13,11 +13,11 @@ from transformers import AutoProcessor, AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.folder import text_weights
-from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.network import Network, PocketShape
 from plumbline.pocket.to_gguf import gguf_name
 from plumbline_training import evaluate, tokenizer
 from plumbline_training.pictures.draw import picture
-from plumbline_training.pictures.model import IMAGE_TOKEN, TOKENS, pixels
+from plumbline_training.pictures.model_with_eyes import IMAGE_TOKEN, TOKENS, pixels
 from plumbline_training.pictures.scene import Scenes
 
 FILES = [
@@ -48,7 +48,7 @@ def test_the_weights_are_those_of_the_layout_and_tied() -> None:
     with safe_open(MODEL_DIR / "model.safetensors", "pt") as file:
         names = set(file.keys())
         assert {file.get_tensor(n).dtype for n in names} == {torch.bfloat16}
-    assert set(text_weights(MODEL_DIR)) == {n for n, _ in Network(Shape()).named_parameters()}
+    assert set(text_weights(MODEL_DIR)) == {n for n, _ in Network(PocketShape()).named_parameters()}
     parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
     assert {name for name in names if name.startswith(parts)} == names
 
@@ -90,7 +90,7 @@ def test_tokenizers_and_transformers_give_the_same_tokens() -> None:
 
 
 def test_training_network_and_transformers_agree(model: Any) -> None:
-    network = Network(Shape(), dtype=torch.float32)
+    network = Network(PocketShape(), dtype=torch.float32)
     state = {n: p.detach().clone() for n, p in model.named_parameters()}
     network.load_state_dict(state)
     rng = random.Random(4)
@@ -116,7 +116,7 @@ def test_the_card_repeats_the_evaluation() -> None:
 
 
 def test_every_tensor_has_a_name_in_gguf() -> None:
-    names = [n for n, _ in Network(Shape()).named_parameters()]
+    names = [n for n, _ in Network(PocketShape()).named_parameters()]
     found = {gguf_name(n) for n in names}
     assert len(found) == len(names)
     assert {

@@ -27,11 +27,11 @@ from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
 from plumbline_training.pictures import evaluate, font, train_eyes, train_tower, train_vectors
-from plumbline_training.pictures import model as layout
+from plumbline_training.pictures import model_with_eyes as layout
+from plumbline_training.pictures.branch_reader import Reader, branches_right
 from plumbline_training.pictures.conversation import Talk, Talks, joined
 from plumbline_training.pictures.draw import picture
 from plumbline_training.pictures.questions import Asker
-from plumbline_training.pictures.reader import Reader, branches_right
 from plumbline_training.pictures.scene import Scene, Scenes
 from plumbline_training.pictures.slots import PIECES, classes, first_tokens, patches, pieces
 from plumbline_training.pictures.train_vectors import Vectors
@@ -138,20 +138,20 @@ def test_every_stage_of_the_eyes_takes_steps(tmp_path: Path) -> None:
     args = argparse.Namespace(
         run=tmp_path, seed=1, steps=2, batch=1, questions=1, further=1, lr=1e-3, local_steps=1
     )
-    vectors = train_vectors.Trainer(args)
+    vectors = train_vectors.VectorTrainer(args)
     assert vectors.one_step(Scenes(random.Random(1))) > 0
     vectors.state.save()
-    tower = train_tower.Trainer(args)
+    tower = train_tower.TowerTrainer(args)
     assert torch.equal(tower.vectors.place, vectors.state.average["place"])
     tower.local_step(*train_tower.collages(random.Random(1), 1))
     assert min(tower.one_step(*train_tower.batch(Scenes(random.Random(1)), 1))) > 0
     tower.state.save()
-    eyes = train_eyes.Trainer(args)
+    eyes = train_eyes.EyesTrainer(args)
     before = {name: value.detach().clone() for name, value in eyes.eyes.named_parameters()}
     assert all(torch.equal(value, tower.state.average[name]) for name, value in before.items())
     assert min(eyes.one_step(Scenes(random.Random(2)))) > 0
     assert not torch.equal(eyes.eyes.projector.linear_1.weight, before["projector.linear_1.weight"])
-    assert train_tower.Trainer(args).state.step == 2
+    assert train_tower.TowerTrainer(args).state.step == 2
 
 
 def make_talks() -> Talks:

@@ -19,7 +19,7 @@ from support.parsing.dialects import Dialect
 from support.parsing.plans import MARKS, NAMES, SCHEMA, Plan
 
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, Utterance
 from plumbline.answer.dialects.spec.markers import Markers
 
@@ -280,7 +280,7 @@ def _written(title: str, dialect: Dialect, plan: Plan) -> _Made:
     """Return what the dialect's writer makes of a message."""
     utterance = dialect.utterance(plan)
     texts = [part for part in utterance.parts if isinstance(part, str)]
-    calls = [part for part in utterance.parts if isinstance(part, Call)]
+    calls = [part for part in utterance.parts if isinstance(part, WrittenCall)]
     return _Made(
         title=title,
         text=_without_opening(dialect, dialect.write(utterance)),
@@ -339,7 +339,7 @@ def _no_calls(dialect: Dialect) -> Iterator[_Made]:
     if tool is None or tool.messages or tool.answer_key or tool.silent or tool.headed:
         return  # Of such a call, what is markup of a message is no text.
     thought, _ = _thinking_before(dialect)
-    written = dialect.write(Utterance((Call("remove_all", '{"city": "Rome"}'),), thought or None))
+    written = dialect.write(Utterance((WrittenCall("remove_all", '{"city": "Rome"}'),), thought or None))
     text = written
     if thought and reasoning is not None:
         written = _without_opening(dialect, written)
@@ -357,8 +357,8 @@ def _no_calls(dialect: Dialect) -> Iterator[_Made]:
 def _cut_calls(dialect: Dialect) -> Iterator[_Made]:
     """Yield calls that the token limit cuts inside a string: the client gets the call up to there."""
     thought, _ = _thinking_before(dialect)
-    for before in ((), (Call("ping", "{}"),)):
-        call = Call("get_weather", json.dumps(CUT))
+    for before in ((), (WrittenCall("ping", "{}"),)):
+        call = WrittenCall("get_weather", json.dumps(CUT))
         text = _without_opening(dialect, dialect.write(Utterance((*before, call), thought or None)))
         for place in _CUT_AT:
             end = text.index(place) + len(place)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["APIS", "Api", "Usage"]
+__all__ = ["APIS", "Api", "ReportedUsage"]
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ReportedUsage(msgspec.Struct, frozen=True):
     """Tokens as the server counts them; None where an event does not say."""
 
     prompt: int | None = None
@@ -26,7 +26,7 @@ class Api(msgspec.Struct, frozen=True):
     """Makes the body from a prompt, which is a text or a list of messages, and the most tokens of its answer."""
     is_piece: Callable[[dict[str, Any]], bool]
     """Whether an event carries a part of the answer: text, reasoning or a call."""
-    usage: Callable[[dict[str, Any]], Usage | None]
+    usage: Callable[[dict[str, Any]], ReportedUsage | None]
     is_end: Callable[[dict[str, Any]], bool]
     """Whether the answer is complete with this event; chat and completions end with `[DONE]`."""
 
@@ -73,15 +73,17 @@ def _chat_piece(event: dict[str, Any]) -> bool:
     return any(delta.get(name) for delta in deltas if isinstance(delta, dict) for name in _PIECES)
 
 
-def _counts(found: Any, prompt: str, output: str) -> Usage | None:
+def _counts(found: Any, prompt: str, output: str) -> ReportedUsage | None:
     if not isinstance(found, dict):
         return None
     counts = (found.get(prompt), found.get(output))
     # JSON has integers of any length, and no rate can be a float then.
-    return Usage(*(value if type(value) is int and 0 <= value < _MOST_TOKENS else None for value in counts))
+    return ReportedUsage(
+        *(value if type(value) is int and 0 <= value < _MOST_TOKENS else None for value in counts)
+    )
 
 
-def _chat_usage(event: dict[str, Any]) -> Usage | None:
+def _chat_usage(event: dict[str, Any]) -> ReportedUsage | None:
     return _counts(event.get("usage"), "prompt_tokens", "completion_tokens")
 
 
@@ -95,7 +97,7 @@ _SUMMARY = "response.reasoning_summary_text.delta"
 """Repeats reasoning that came as such, or sums it up."""
 
 
-def _messages_usage(event: dict[str, Any]) -> Usage | None:
+def _messages_usage(event: dict[str, Any]) -> ReportedUsage | None:
     return _counts(_part(event, "message") or event.get("usage"), "input_tokens", "output_tokens")
 
 

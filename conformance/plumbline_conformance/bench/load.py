@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.bench.sample import Sample
+from plumbline_conformance.bench.sample import RequestSample
 
-__all__ = ["Load", "Run", "apply"]
+__all__ = ["Load", "LoadRun", "apply"]
 
-Send = Callable[[Any, int], Awaitable[Sample]]
+Send = Callable[[Any, int], Awaitable[RequestSample]]
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -34,17 +34,19 @@ class Load(msgspec.Struct, frozen=True):
         return f"{self.rate:g} requests/s" if self.rate else f"{self.concurrency} at a time"
 
 
-class Run(msgspec.Struct, frozen=True):
+class LoadRun(msgspec.Struct, frozen=True):
     """The requests of one load on one server."""
 
-    samples: list[Sample]
+    samples: list[RequestSample]
     seconds: float
     """From the first request to the end of the last answer."""
     client_cpu: float
     """Part of one core that the benchmark itself used; near 1 the client is what is measured."""
 
 
-async def apply(load: Load, send: Send, asked: Iterator[tuple[Any, int]], requests: int, seed: int) -> Run:
+async def apply(
+    load: Load, send: Send, asked: Iterator[tuple[Any, int]], requests: int, seed: int
+) -> LoadRun:
     """Send requests at a load, and return their samples when all are answered."""
     cpu, began = time.process_time(), time.perf_counter()
     if load.rate:
@@ -52,15 +54,15 @@ async def apply(load: Load, send: Send, asked: Iterator[tuple[Any, int]], reques
     else:
         samples = await _at_a_time(load.concurrency, send, asked, requests)
     seconds = time.perf_counter() - began
-    return Run(samples, seconds, (time.process_time() - cpu) / seconds)
+    return LoadRun(samples, seconds, (time.process_time() - cpu) / seconds)
 
 
 async def _at_a_time(
     concurrency: int, send: Send, asked: Iterator[tuple[Any, int]], requests: int
-) -> list[Sample]:
+) -> list[RequestSample]:
     left = iter(range(requests))
 
-    async def work() -> list[Sample]:
+    async def work() -> list[RequestSample]:
         return [await send(*next(asked)) for _ in left]
 
     workers = await asyncio.gather(*(work() for _ in range(min(concurrency, requests))))
@@ -69,10 +71,10 @@ async def _at_a_time(
 
 async def _at_rate(
     rate: float, send: Send, asked: Iterator[tuple[Any, int]], requests: int, seed: int
-) -> list[Sample]:
+) -> list[RequestSample]:
     source = random.Random(seed)
     due = time.perf_counter()
-    tasks: list[asyncio.Task[Sample]] = []
+    tasks: list[asyncio.Task[RequestSample]] = []
     async with asyncio.TaskGroup() as group:
         for _ in range(requests):
             # The times do not depend on the answers: a slow server gets no fewer requests.
@@ -82,5 +84,5 @@ async def _at_rate(
     return [task.result() for task in tasks]
 
 
-async def _sent(send: Send, prompt: Any, tokens: int) -> Sample:
+async def _sent(send: Send, prompt: Any, tokens: int) -> RequestSample:
     return await send(prompt, tokens)

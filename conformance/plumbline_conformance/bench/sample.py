@@ -15,7 +15,7 @@ import msgspec
 from plumbline_conformance.bench.dialects import Api
 from plumbline_conformance.reports.formats.text import printable
 
-__all__ = ["Sample", "Sender"]
+__all__ = ["RequestSample", "Sender"]
 
 _LONGEST_ERROR = 300
 """Characters of an error that are kept."""
@@ -27,7 +27,7 @@ _MOST_PIECES = 2_000_000
 """Pieces of an answer; one with more has failed. It is twice the most tokens that can be asked for."""
 
 
-class Sample(msgspec.Struct, kw_only=True):
+class RequestSample(msgspec.Struct, kw_only=True):
     """One request. Times are in seconds on a clock that all samples share."""
 
     sent: float
@@ -67,10 +67,10 @@ class Sender:
         self._client, self._url, self._api, self._fields = client, url, api, fields
         self._timeout = timeout
 
-    async def send(self, prompt: Any, tokens: int) -> Sample:
+    async def send(self, prompt: Any, tokens: int) -> RequestSample:
         """Ask for an answer of at most `tokens` tokens and read its stream; a failure is in the sample."""
         body = msgspec.json.encode({**self._api.body(prompt, tokens), **self._fields})
-        sample = Sample(sent=time.perf_counter())
+        sample = RequestSample(sent=time.perf_counter())
         try:
             headers = {"content-type": "application/json"}
             async with (
@@ -93,7 +93,7 @@ class Sender:
         sample.ended = time.perf_counter()
         return sample
 
-    async def _read(self, answer: httpx.Response, sample: Sample) -> None:
+    async def _read(self, answer: httpx.Response, sample: RequestSample) -> None:
         events, complete = _Events(), False
         async for data in answer.aiter_bytes():
             now = time.perf_counter()
@@ -104,7 +104,7 @@ class Sender:
         if not complete and not sample.error:
             sample.error = "the stream ended before the answer was complete"
 
-    def _take(self, data: bytes, now: float, sample: Sample) -> bool:
+    def _take(self, data: bytes, now: float, sample: RequestSample) -> bool:
         """Read the data of one event that came at `now`; return whether it ends the answer."""
         if data == b"[DONE]":
             return True

@@ -9,8 +9,8 @@ from itertools import chain
 
 import msgspec
 
-from plumbline_conformance.bench.load import Run
-from plumbline_conformance.bench.sample import Sample
+from plumbline_conformance.bench.load import LoadRun
+from plumbline_conformance.bench.sample import RequestSample
 from plumbline_conformance.console.options import OptionError
 
 __all__ = ["BOUNDS", "Figures", "Point", "bounds_of", "percentile", "ratio", "summarise"]
@@ -91,7 +91,7 @@ def bounds_of(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def summarise(server: str, load: str, runs: Sequence[Run], bounds: Mapping[str, float]) -> Point:
+def summarise(server: str, load: str, runs: Sequence[LoadRun], bounds: Mapping[str, float]) -> Point:
     """Summarise the rounds of one load on one server."""
     samples = list(chain.from_iterable(run.samples for run in runs))
     good = list(chain.from_iterable(map(_good, runs)))
@@ -124,16 +124,16 @@ def ratio(first: Point, second: Point) -> tuple[float, float, float] | None:
     return statistics.median(found), min(found), max(found)
 
 
-def _good(run: Run) -> list[Sample]:
+def _good(run: LoadRun) -> list[RequestSample]:
     return [sample for sample in run.samples if not sample.error]
 
 
-def _has_gaps(sample: Sample) -> bool:
+def _has_gaps(sample: RequestSample) -> bool:
     """Return whether an answer shows the time of a token; one that came in one piece took none after the first."""
     return sample.pieces > 1 and sample.tokens > 1
 
 
-def _per_token(sample: Sample) -> float:
+def _per_token(sample: RequestSample) -> float:
     return (sample.last - sample.first) / (sample.tokens - 1)
 
 
@@ -150,11 +150,11 @@ def _figures(times: Iterable[float]) -> Figures | None:
     return Figures(*(each * 1000 for each in found))
 
 
-def _goodput(samples: Sequence[Sample], bounds: Mapping[str, float]) -> float:
+def _goodput(samples: Sequence[RequestSample], bounds: Mapping[str, float]) -> float:
     return sum(_meets(sample, bounds) for sample in samples) / len(samples)
 
 
-def _meets(sample: Sample, bounds: Mapping[str, float]) -> bool:
+def _meets(sample: RequestSample, bounds: Mapping[str, float]) -> bool:
     """Return whether a request met every bound; a failed one, and one without an answer, met none."""
     if sample.error or not sample.pieces:
         return False

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.suite.model import Inconclusive, Untestable
-from plumbline_conformance.transcript.answer_fold import Call, Choice, fold, is_stream, objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Inconclusive, Untestable
+from plumbline_conformance.transcript.answer_fold import AnsweredCall, Choice, fold, is_stream, objects_in
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
@@ -80,7 +80,7 @@ def finished(found: Choice) -> Choice:
     return found
 
 
-def called(exchange: Exchange, *, forced: bool = False) -> list[Call]:
+def called(exchange: Exchange, *, forced: bool = False) -> list[AnsweredCall]:
     """Return the calls of the first choice. A model is free not to call, unless the request forces it to.
 
     Raises:

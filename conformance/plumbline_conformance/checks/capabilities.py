@@ -11,10 +11,10 @@ from typing import Any
 from plumbline_conformance.checks import tools as samples
 from plumbline_conformance.checks.common import error_of, refusal
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
+from plumbline_conformance.suite.scenario import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
-from plumbline_conformance.transcript.model import UNABLE, Exchange
+from plumbline_conformance.transcript.exchange import UNABLE, Exchange
 
 __all__ = ["user"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Broken,
     Inconclusive,
     Law,
@@ -19,7 +19,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import UNABLE, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import UNABLE, Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 __all__ = [

@@ -10,9 +10,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.suite.model import Inconclusive, Problem
+from plumbline_conformance.suite.scenario import Inconclusive, Problem
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["EARLIEST", "LATEST", "at_no_time", "distinct_ids", "distinct_request_ids", "made_now"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, group, only
-from plumbline_conformance.suite.model import AnswerKind, Law, Problem, about, check
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import AnswerKind, Law, Problem, about, check
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "streams", "whole"]
 

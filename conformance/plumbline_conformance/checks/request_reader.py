@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline_conformance.suite.model import NotRequested
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import NotRequested
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = [
     "OPERATIONS",

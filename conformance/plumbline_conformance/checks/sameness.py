@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from plumbline_conformance.checks.common import accepted, group
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, Request
+from plumbline_conformance.suite.scenario import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["JSON", "chat", "user"]
 

@@ -12,8 +12,8 @@ from functools import cache
 import msgspec
 
 from plumbline_conformance.checks.request_reader import features
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Law, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, Check, Law, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["features_of", "laws_of", "watched"]
 

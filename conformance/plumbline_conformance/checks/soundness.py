@@ -27,7 +27,7 @@ from plumbline_conformance.checks.messages import shared_laws as messages
 from plumbline_conformance.checks.request_reader import features, requested_choices
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.checks.responses.states import STATES
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     CHECKS,
     SCENARIOS,
     Inconclusive,
@@ -39,7 +39,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Row = tuple[str, tuple[str, ...], Law]
 """The name of a law, its rules, and the law."""

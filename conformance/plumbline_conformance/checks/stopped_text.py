@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from plumbline_conformance.suite.model import Broken, Inconclusive, Rejected
+from plumbline_conformance.suite.scenario import Broken, Inconclusive, Rejected
 
 __all__ = ["same_answer", "texts_of"]
 

@@ -13,8 +13,8 @@ from functools import cache
 from plumbline_conformance.checks.common import accepted, valid_body
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, about, breaking, check
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["OBJECTS"]
 

@@ -8,8 +8,8 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.common import at, usage_count
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 TITLE = "A tool without and with the default of tool_choice"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = [
     "DEFERRED",

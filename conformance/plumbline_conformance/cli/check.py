@@ -42,10 +42,10 @@ from plumbline_conformance.recording.file import (
     RESTART_WAIT,
     TIMEOUT,
     TRIALS,
-    Header,
     Options,
     Recorder,
     Recording,
+    RecordingHeader,
     read_recording,
 )
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
@@ -53,11 +53,11 @@ from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.conclude import STATUSES, STYLES, File, Outputs, conclude
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.runner.budget import Budget
-from plumbline_conformance.runner.preflight import Found, apis_of, discovered
+from plumbline_conformance.runner.preflight import PreflightResult, apis_of, discovered
 from plumbline_conformance.runner.run import exchange_of, record
-from plumbline_conformance.suite.model import CHECKS, SEED, Request, Scenario, Target
+from plumbline_conformance.suite.scenario import CHECKS, SEED, Request, Scenario, Target
 from plumbline_conformance.suite.selection import Selection, scenarios_of
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["CheckCommand", "check"]
 
@@ -260,7 +260,7 @@ def _plan(out: Console, command: CheckCommand, target: Target) -> _Plan:
     )
 
 
-def _header(target: Target, plan: _Plan, command: CheckCommand) -> Header:
+def _header(target: Target, plan: _Plan, command: CheckCommand) -> RecordingHeader:
     options = Options(
         trials=command.trials,
         concurrency=command.concurrency,
@@ -275,12 +275,12 @@ def _header(target: Target, plan: _Plan, command: CheckCommand) -> Header:
     )
     # The recording lists the chosen checks, so that judging it again looks at the same ones.
     listed = plan.checks if len(plan.checks) < len(CHECKS) else []
-    return Header.of(
+    return RecordingHeader.of(
         target.base_url, target.model, target.api_key, listed, server=command.server, options=options
     )
 
 
-def _kept(path: Path | None, found: Recording, header: Header) -> dict[str, Transcript]:
+def _kept(path: Path | None, found: Recording, header: RecordingHeader) -> dict[str, Transcript]:
     """Return the transcripts of the scenarios that had ended in a recording of the same server and model.
 
     Raises:
@@ -298,7 +298,7 @@ def _kept(path: Path | None, found: Recording, header: Header) -> dict[str, Tran
 def _send(
     command: CheckCommand,
     plan: _Plan,
-    known: Found,
+    known: PreflightResult,
     listeners: Sequence[Callable[[Transcript], None]],
     kept: Mapping[str, Transcript],
 ) -> _Sent:

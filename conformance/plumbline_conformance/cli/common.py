@@ -11,10 +11,10 @@ from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.judge.redacted_findings import redact_findings
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted
-from plumbline_conformance.sdk.run import claims_of, read_again, why_not
+from plumbline_conformance.sdk.client_reading import claims_of, read_again, why_not
 from plumbline_conformance.suite.aliases import notes
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["findings_of_clients", "note", "require_clients"]
 

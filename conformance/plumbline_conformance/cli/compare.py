@@ -19,11 +19,11 @@ from plumbline_conformance.console.options import (
     Positive,
     options_of,
 )
-from plumbline_conformance.differential.run import Servers, run_diff
+from plumbline_conformance.differential.comparison import Servers, run_diff
 from plumbline_conformance.exact import run_exact
 from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.verify.causes import Readers
-from plumbline_conformance.verify.run import Rows, run_verify
+from plumbline_conformance.verify.verification import VerifiedRows, run_verify
 
 __all__ = ["CompareCommand"]
 
@@ -60,7 +60,7 @@ class CompareCommand(Command, frozen=True, kw_only=True):
     json: Annotated[File, _reports("write what was found", "FILE", writes=True)] = None
     servers: Servers = Servers()
     concurrency: Annotated[AtLeastOne, _offline("concurrent requests", "N")] = 4
-    rows: Rows = Rows()
+    rows: VerifiedRows = VerifiedRows()
 
     @property
     def kind(self) -> Kind:

@@ -21,9 +21,9 @@ from plumbline_conformance.suite.clauses import Clause, clauses_of
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import UNCHECKED
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, Check, CheckSummary, Scenario, Target
 from plumbline_conformance.suite.selection import named
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["ExplainCommand", "clause_lines", "explain"]
 
@@ -104,7 +104,7 @@ def _check(found: Check) -> Iterator[str]:
     yield f"Run it: plumbline check URL {shlex.quote(found.id)}"
 
 
-def _claim(found: Claim) -> Iterator[str]:
+def _claim(found: CheckSummary) -> Iterator[str]:
     client = found.id.split("/")[1]
     yield f"{found.id}  ({found.level})"
     yield f"{found.title}."

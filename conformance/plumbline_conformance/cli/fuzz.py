@@ -44,7 +44,7 @@ class FuzzCommand(Command, frozen=True, kw_only=True):
     def run(self, out: Console) -> int:
         """Send the requests, and report counterexamples."""
         # Hypothesis and schemathesis are optional dependencies.
-        from plumbline_conformance.fuzz.run import chosen, search
+        from plumbline_conformance.fuzz.campaign import chosen, search
         from plumbline_conformance.fuzz.schemathesis_run import run_schemathesis, why_not
 
         target = self.under_test.target()

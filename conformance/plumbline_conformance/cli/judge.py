@@ -18,14 +18,14 @@ from plumbline_conformance.console.command import Command
 from plumbline_conformance.console.options import Describe, OptionError, UnusableInput
 from plumbline_conformance.console.streams import put
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header, Recording, read_recording
+from plumbline_conformance.recording.file import Recording, RecordingHeader, read_recording
 from plumbline_conformance.reports.conclude import STATUSES, File, Outputs, conclude
 from plumbline_conformance.reports.formats.har import har
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.reports.submission import problems
-from plumbline_conformance.suite.model import SCENARIOS
+from plumbline_conformance.suite.scenario import SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES, Selection
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 
 __all__ = ["ExportCommand", "JudgeCommand"]
@@ -122,7 +122,7 @@ def _in_order(out: Console, recorded: Sequence[Transcript]) -> list[Transcript]:
     return sorted(recorded, key=lambda seen: order.get(seen.scenario, len(order)))
 
 
-def _profile_of(header: Header, selection: Selection) -> str:
+def _profile_of(header: RecordingHeader, selection: Selection) -> str:
     """Return the chosen profile; without one, the profile of the run."""
     recorded = header.options.profile if header.options is not None else "full"
     return recorded if selection.profile == "full" and recorded in PROFILES else selection.profile

@@ -17,7 +17,7 @@ from plumbline_conformance.console.streams import put
 from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import as_markdown, manifest
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.selection import Selection
 
 __all__ = ["ListCommand"]

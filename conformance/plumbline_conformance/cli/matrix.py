@@ -25,14 +25,14 @@ from plumbline_conformance.reports.matrix.explained import (
 from plumbline_conformance.reports.matrix.html import matrix_html
 from plumbline_conformance.reports.matrix.table import (
     Column,
-    Matrix,
     NotComparable,
+    ServerMatrix,
     matrix_markdown,
     matrix_of,
 )
-from plumbline_conformance.reports.model import Report, read_report, report_of
+from plumbline_conformance.reports.report import Report, read_report, report_of
 from plumbline_conformance.suite.contract import suite
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 
 __all__ = ["MatrixCommand", "columns_from", "matrix_for", "replayed"]
 
@@ -114,7 +114,7 @@ def columns_from(named: Sequence[str]) -> list[Column]:
     return list(columns.values())
 
 
-def matrix_for(columns: Sequence[Column], folder: Path) -> Matrix:
+def matrix_for(columns: Sequence[Column], folder: Path) -> ServerMatrix:
     """Return the matrix for a page in this folder, with links to the recordings.
 
     Raises:

@@ -6,7 +6,7 @@ import zlib
 
 import msgspec
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["ACCEPTED", "Unpacked"]
 

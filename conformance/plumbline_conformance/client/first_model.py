@@ -9,7 +9,7 @@ import msgspec
 from plumbline_conformance.client.http import sender
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.recording.redaction import redacted_url
-from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.suite.scenario import Request, Target
 
 __all__ = ["named", "with_model"]
 

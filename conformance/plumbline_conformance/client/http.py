@@ -19,8 +19,8 @@ from plumbline_conformance.client.busy_retry import BusyRetry
 from plumbline_conformance.client.compression import ACCEPTED, Unpacked
 from plumbline_conformance.client.target_input import joined
 from plumbline_conformance.client.websocket import Sockets, message_of
-from plumbline_conformance.suite.model import SEED, Request, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import SEED, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Conversation", "conversations", "exchange_of", "sender"]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["ask"]
 

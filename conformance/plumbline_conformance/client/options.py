@@ -12,7 +12,7 @@ from plumbline_conformance.client.target_input import headers_of, target_of
 from plumbline_conformance.console.command import OptionGroup
 from plumbline_conformance.console.options import AtLeastOne, Describe, OptionError, Texts, shown
 from plumbline_conformance.suite.client_claims import CLIENTS
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["Concurrency", "Sdk", "Server", "fields_of", "key_or_variable"]
 

@@ -11,7 +11,7 @@ import httpx
 from plumbline_conformance.console.options import OptionError, UnusableInput
 from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.suite.client_claims import CLIENTS
-from plumbline_conformance.suite.model import CAPABILITIES, Target
+from plumbline_conformance.suite.scenario import CAPABILITIES, Target
 
 __all__ = [
     "base_url_of",

@@ -11,8 +11,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, Exchange
+from plumbline_conformance.suite.scenario import Request
+from plumbline_conformance.transcript.exchange import CLOSED, NO_HANDSHAKE, Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = ["ENDS", "Sockets", "message_of"]

@@ -55,14 +55,17 @@ JUDGE: Mapping[str, Mapping[str, Entry]] = {
             "compare a server with another one that has the same weights", "cli.compare:CompareCommand"
         ),
         "bench": _judge(
-            "measure the speed of a server under load, or compare two in turn", "bench.run:BenchCommand"
+            "measure the speed of a server under load, or compare two in turn",
+            "bench.measurement:BenchCommand",
         ),
     },
     "tools": {
-        "client": _judge("test a client: answer it in every legal way", "variations.run:ClientCommand"),
+        "client": _judge(
+            "test a client: answer it in every legal way", "variations.client_trial:ClientCommand"
+        ),
         "vectors": _judge(
             "score a parser, template engine, client or grammar by known answers",
-            "vectors.run:VectorsCommand",
+            "vectors.scoring:VectorsCommand",
         ),
     },
 }

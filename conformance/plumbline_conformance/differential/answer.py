@@ -9,14 +9,14 @@ import msgspec
 from plumbline_conformance.differential.probes import Probe
 from plumbline_conformance.transcript.answer_fold import Answer as FoldedAnswer
 from plumbline_conformance.transcript.answer_fold import Fault, Surface, fold_stream, fold_whole, objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["Answer", "answer_of"]
+__all__ = ["ComparedAnswer", "answer_of"]
 
 _UNREADABLE: frozenset[Fault] = frozenset({"envelope", "choice", "text"})
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The compared parts of one answer."""
 
     status: int
@@ -31,17 +31,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The kinds of a stream's events in order, without repetitions."""
 
 
-def answer_of(probe: Probe, exchange: Exchange) -> Answer | None:
+def answer_of(probe: Probe, exchange: Exchange) -> ComparedAnswer | None:
     """Return the answer; None if it is missing or a compared member is malformed."""
     if exchange.error is not None or exchange.status == 0:
         return None
     if exchange.status != 200:
-        return Answer(status=exchange.status, error=_error(exchange.json))
+        return ComparedAnswer(status=exchange.status, error=_error(exchange.json))
     try:
         folded = _fold(probe, exchange)
         if folded.faults & _UNREADABLE:
             return None
-        return Answer(
+        return ComparedAnswer(
             status=200,
             text=_text(probe.surface, folded),
             finish=[str(reason) for reason in folded.finish_reasons],

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.differential.answer import Answer
+from plumbline_conformance.differential.answer import ComparedAnswer
 from plumbline_conformance.differential.probes import Probe
 from plumbline_conformance.suite.contract import rule_of_difference
 
@@ -29,7 +29,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     request: dict[str, Any]
 
 
-def compare(probe: Probe, a: Answer, b: Answer, *, tolerance: float = 0.05) -> Iterator[Difference]:
+def compare(
+    probe: Probe, a: ComparedAnswer, b: ComparedAnswer, *, tolerance: float = 0.05
+) -> Iterator[Difference]:
     """Yield all differences; if the statuses differ, nothing else is compared.
 
     Args:

@@ -6,33 +6,33 @@ import msgspec
 
 from plumbline_conformance.transcript.answer_fold import Answer as FoldedAnswer
 from plumbline_conformance.transcript.answer_fold import Fault, Surface, fold, is_stream
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["Answer", "Call", "Surface", "answer_of"]
+__all__ = ["ReceivedAnswer", "ReceivedCall", "Surface", "answer_of"]
 
 _UNREADABLE: frozenset[Fault] = frozenset(
     {"envelope", "choice", "message", "text", "reasoning", "calls", "finish"}
 )
 
 
-class Call(msgspec.Struct, frozen=True):
+class ReceivedCall(msgspec.Struct, frozen=True):
     """A call as a client gets it."""
 
     name: str
     arguments: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The message of an answer."""
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ReceivedCall, ...] = ()
     finish: str = ""
     """`stop`, `length` or `tool_calls`; `stop` for a completed response without calls."""
 
 
-def answer_of(surface: Surface, exchange: Exchange) -> Answer | None:
+def answer_of(surface: Surface, exchange: Exchange) -> ReceivedAnswer | None:
     """Return the message, or None if the exchange failed or its answer is malformed."""
     if exchange.error is not None or exchange.status != 200:
         return None
@@ -43,10 +43,10 @@ def answer_of(surface: Surface, exchange: Exchange) -> Answer | None:
     calls = [call for choice in choices for call in choice.calls]
     if any(call.custom for call in calls):
         return None
-    return Answer(
+    return ReceivedAnswer(
         reasoning="".join(choice.reasoning + choice.summary for choice in choices),
         content="".join(choice.content for choice in choices),
-        calls=tuple(Call(call.name, call.arguments) for call in calls),
+        calls=tuple(ReceivedCall(call.name, call.arguments) for call in calls),
         finish=_finish(answer, bool(calls)) if surface == "responses" else _last(answer),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.exact.answer import Answer, Call, Surface
+from plumbline_conformance.exact.answer import ReceivedAnswer, ReceivedCall, Surface
 from plumbline_conformance.exact.scripts import Script, ScriptSet
 from plumbline_conformance.suite.contract import rule_of_difference
 
@@ -39,11 +39,11 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     got: str
 
 
-def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Answer | None:
+def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> ReceivedAnswer | None:
     """Return the expected message, or None if major servers differ and nothing is expected."""
     if found.is_open(script):
         return None
-    text = Answer(content=script.output, finish="stop")
+    text = ReceivedAnswer(content=script.output, finish="stop")
     if surface != "completions" and reads.from_within and not (script.message and script.message.reasoning):
         return None
     if surface == "completions" or found.is_plain(script) or not (reads.thinking or reads.calls):
@@ -57,8 +57,8 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     unread = [part for part, reads_it in parsed.items() if not reads_it]
     if any(present[part] for part in unread) or (unread and not any(present.values())):
         return None
-    calls = tuple(Call(call.name, _canonical(call.arguments)) for call in message.tool_calls)
-    return Answer(
+    calls = tuple(ReceivedCall(call.name, _canonical(call.arguments)) for call in message.tool_calls)
+    return ReceivedAnswer(
         reasoning=message.reasoning,
         content=message.content,
         calls=calls,
@@ -66,7 +66,7 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     )
 
 
-def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
+def stopped(wanted: ReceivedAnswer, stop: tuple[str, ...]) -> ReceivedAnswer:
     """End the text before the stop sequence that is complete first (CHAT-20).
 
     Example: with the stop sequences `abcd` and `bc` in `xabcd`, a server that streams must stop at `xabc`, before
@@ -80,7 +80,7 @@ def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
 
 
 def misses(
-    script: Script, surface: Surface, how: str, wanted: Answer, got: Answer, *, exact: bool
+    script: Script, surface: Surface, how: str, wanted: ReceivedAnswer, got: ReceivedAnswer, *, exact: bool
 ) -> Iterator[Miss]:
     """Yield the differences between an answer and the expected one.
 
@@ -106,7 +106,9 @@ def misses(
             yield _miss(rule, facet, script, surface, how, one, other)
 
 
-def _rule_of_text(script: Script, surface: Surface, how: str, wanted: Answer, got: Answer) -> str | None:
+def _rule_of_text(
+    script: Script, surface: Surface, how: str, wanted: ReceivedAnswer, got: ReceivedAnswer
+) -> str | None:
     """Return the rule that a differing text breaks, by its content; None if the content does not show the cause."""
     if how == "stopped":
         if not any(text in got.content for text in script.stop):
@@ -119,7 +121,7 @@ def _rule_of_text(script: Script, surface: Surface, how: str, wanted: Answer, go
 
 
 def cut_short(
-    script: Script, surface: Surface, wanted: Answer | None, got: Answer, *, exact: bool
+    script: Script, surface: Surface, wanted: ReceivedAnswer | None, got: ReceivedAnswer, *, exact: bool
 ) -> Iterator[Miss]:
     """Yield the faults of a cut answer: it must end with `length` and be a prefix of the whole answer."""
     if got.finish != "length":
@@ -138,7 +140,13 @@ def cut_short(
 
 
 def unlike(
-    script: Script, surface: Surface, how: str, whole: Answer, streamed: Answer, *, exact: bool
+    script: Script,
+    surface: Surface,
+    how: str,
+    whole: ReceivedAnswer,
+    streamed: ReceivedAnswer,
+    *,
+    exact: bool,
 ) -> Iterator[Miss]:
     """Yield the difference, if any, between a stream and the whole answer.
 
@@ -146,7 +154,9 @@ def unlike(
     white space at the ends of the text is ignored.
     """
     whole, streamed = _comparable(whole, exact=exact), _comparable(streamed, exact=exact)
-    facets = [name for name in Answer.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)]
+    facets = [
+        name for name in ReceivedAnswer.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)
+    ]
     if facets:
         one, other = (
             {name: _plain(getattr(answer, name)) for name in facets} for answer in (whole, streamed)
@@ -154,13 +164,13 @@ def unlike(
         yield _miss(_rule_of(surface, "streamed", "CHAT-19"), "streamed", script, surface, how, one, other)
 
 
-def _comparable(answer: Answer, *, exact: bool) -> Answer:
+def _comparable(answer: ReceivedAnswer, *, exact: bool) -> ReceivedAnswer:
     """Return the answer with canonical arguments and, unless `exact`, with stripped texts."""
     answer = msgspec.structs.replace(answer, calls=tuple(map(_read, answer.calls)))
     return answer if exact else _stripped(answer)
 
 
-def _stripped(answer: Answer) -> Answer:
+def _stripped(answer: ReceivedAnswer) -> ReceivedAnswer:
     return msgspec.structs.replace(answer, content=answer.content.strip(), reasoning=answer.reasoning.strip())
 
 
@@ -181,10 +191,10 @@ def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wan
     )
 
 
-def _read(call: Call) -> Call:
+def _read(call: ReceivedCall) -> ReceivedCall:
     """Return the call with its arguments as canonical JSON, if they are JSON."""
     try:
-        return Call(call.name, _canonical(json.loads(call.arguments)))
+        return ReceivedCall(call.name, _canonical(json.loads(call.arguments)))
     except (ValueError, TypeError, RecursionError):
         return call
 
@@ -206,7 +216,7 @@ def _counted(value: Any) -> Any:
             return value
 
 
-def _shown_call(call: Call) -> str:
+def _shown_call(call: ReceivedCall) -> str:
     return f"{call.name}({call.arguments})"
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.exact.answer import Answer, Surface, answer_of
+from plumbline_conformance.exact.answer import ReceivedAnswer, Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads
 from plumbline_conformance.exact.scripts import Script, ScriptSet
-from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request
+from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["Found", "Requester", "Send", "no_message"]
+__all__ = ["Requester", "Send", "ServerApis", "no_message"]
 
 _PATHS: dict[Surface, str] = {
     "chat": "/chat/completions",
@@ -31,7 +31,7 @@ _EXTRA_TOKENS = 16
 Send = Callable[[Request], Awaitable[Exchange]]
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ServerApis(msgspec.Struct, frozen=True, kw_only=True):
     """The APIs of a server."""
 
     surfaces: list[Surface]
@@ -52,11 +52,11 @@ class Requester:
         tools = _tools(found)
         self._tools: dict[Surface, list[dict[str, Any]]] = {"chat": tools, "responses": tools}
 
-    async def surfaces(self) -> Found:
+    async def surfaces(self) -> ServerApis:
         """Find out which APIs answer, without tools, which a server may refuse."""
         first = self._found.scripts[0]
         seen = {surface: await self.ask(surface, first, tools=False) for surface in _PATHS}
-        return Found(
+        return ServerApis(
             surfaces=[surface for surface, exchange in seen.items() if exchange.status == 200],
             misses=[
                 no_message(first, surface, "whole", exchange)
@@ -85,7 +85,7 @@ class Requester:
             from_within=text is not None and bool(text.reasoning) and not text.content,
         )
 
-    async def _answer_without_tools(self, surface: Surface, script: Script | None) -> Answer | None:
+    async def _answer_without_tools(self, surface: Surface, script: Script | None) -> ReceivedAnswer | None:
         return None if script is None else answer_of(surface, await self.ask(surface, script, tools=False))
 
     async def _parses_calls(self, surface: Surface, called: Script) -> bool:

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.fuzz.strategies import Operation
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.fuzz.strategies import FuzzedOperation
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.schema_validation import violations
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.live import judge_live
 
-__all__ = ["Claim", "claims"]
+__all__ = ["Violation", "claims"]
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """A violated property. Two answers with the same `name` count as the same fault."""
 
     name: str
@@ -26,16 +26,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
 
 
-def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
+def claims(operation: FuzzedOperation, exchange: Exchange) -> Iterator[Violation]:
     """Return the violated properties of an answer."""
     if exchange.status == 0 or exchange.error is not None:
-        yield Claim(name="answer", expected="an answer", actual=exchange.error or "none", rules=("ERR-02",))
+        yield Violation(
+            name="answer", expected="an answer", actual=exchange.error or "none", rules=("ERR-02",)
+        )
         return
     if exchange.asks_for_later:
         return
     if exchange.status >= 500:
         shown = exchange.body[:200].decode("utf-8", "replace")
-        yield Claim(
+        yield Violation(
             name=f"status {exchange.status}",
             expected="no 5xx",
             actual=f"status {exchange.status}: {shown}",
@@ -44,7 +46,7 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
         return
     if exchange.status not in operation.statuses:
         shown = ", ".join(map(str, sorted(operation.statuses)))
-        yield Claim(
+        yield Violation(
             name=f"status {exchange.status}",
             expected=f"one of {shown}",
             actual=f"status {exchange.status}",
@@ -53,7 +55,7 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
     yield from _of_live_checks(exchange)
     if exchange.status == 200 and not _streams(exchange) and operation.answer is not None:
         for problem in violations(operation.answer, exchange.json):
-            yield Claim(
+            yield Violation(
                 name=f"shape {problem.pointer}",
                 expected=problem.expected,
                 actual=f"{problem.actual} ({problem.pointer})",
@@ -61,7 +63,7 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
             return
 
 
-def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
+def _of_live_checks(exchange: Exchange) -> Iterator[Violation]:
     """Check error envelopes and streams with the laws of `watch`."""
     if exchange.status == 404:
         return  # Frameworks often answer missing operations with their own error format.
@@ -70,7 +72,7 @@ def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
         if finding.verdict == "fail" and finding.problems and not CHECKS[finding.check].sampled:
             problem = finding.problems[0]
             where = f" ({problem.pointer})" if problem.pointer else ""
-            yield Claim(
+            yield Violation(
                 name=finding.check,
                 expected=problem.expected,
                 actual=problem.actual + where,

@@ -18,7 +18,7 @@ from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.fuzz.strategies import OPERATORS
 from plumbline_conformance.recording.redaction import concealed
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["PHASES", "run_schemathesis", "why_not"]
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from plumbline_conformance.fuzz.features import featured, limits
 from plumbline_conformance.fuzz.schema_strategies import SPECIAL, anything, of_schema, texts
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.suite.model import Request
+from plumbline_conformance.suite.scenario import Request
 
-__all__ = ["MODES", "OPERATORS", "Operation", "operations", "requests"]
+__all__ = ["MODES", "OPERATORS", "FuzzedOperation", "operations", "requests"]
 
 Strategy = st.SearchStrategy[Any]
 MODES = {"valid": 2, "nearly": 1, "hostile": 1}
@@ -45,7 +45,7 @@ _HUGE: tuple[Any, ...] = (
 )
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class FuzzedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of the contract."""
 
     id: str
@@ -64,12 +64,12 @@ OPERATORS = frozenset({"loadLoraAdapter", "streamModelLoad", "unloadLoraAdapter"
 
 
 @cache
-def operations() -> dict[str, Operation]:
+def operations() -> dict[str, FuzzedOperation]:
     """Return the operations of OpenAI's API with a body and without path parameters, by id."""
     return {found.id: found for found in _operations()}
 
 
-def _operations() -> Iterator[Operation]:
+def _operations() -> Iterator[FuzzedOperation]:
     for path, methods in document()["paths"].items():
         post = methods.get("post")
         if post is None or "requestBody" not in post or "{" in path or not path.startswith("/v1/"):
@@ -77,7 +77,7 @@ def _operations() -> Iterator[Operation]:
         if post["operationId"] in OPERATORS:
             continue
         whole = post["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
-        yield Operation(
+        yield FuzzedOperation(
             id=post["operationId"],
             path=path.removeprefix("/v1"),
             schema=_name(post["requestBody"]["content"]["application/json"]["schema"]),
@@ -90,7 +90,7 @@ def _name(schema: dict[str, Any]) -> str:
     return str(schema["$ref"].rsplit("/", 1)[1])
 
 
-def requests(operation: Operation, mode: str, model: str) -> Strategy:
+def requests(operation: FuzzedOperation, mode: str, model: str) -> Strategy:
     """Generate requests in one of the `MODES`."""
     match mode:
         case "valid":
@@ -102,7 +102,7 @@ def requests(operation: Operation, mode: str, model: str) -> Strategy:
     raise ValueError(mode)
 
 
-def _as_requests(operation: Operation, bodies: Strategy) -> Strategy:
+def _as_requests(operation: FuzzedOperation, bodies: Strategy) -> Strategy:
     # ASCII, so that lone surrogates are sent as escapes, as clients do.
     return bodies.map(
         lambda body: Request(path=operation.path, content=json.dumps(body).encode("ascii"), headers=_JSON)
@@ -110,7 +110,7 @@ def _as_requests(operation: Operation, bodies: Strategy) -> Strategy:
 
 
 @st.composite
-def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
+def _valid(draw: st.DrawFn, operation: FuzzedOperation, model: str) -> dict[str, Any]:
     """Generate required fields, features and a few others; servers would refuse most requests with all fields."""
     schema = document()["components"]["schemas"][operation.schema]
     members: dict[str, Any] = schema["properties"]
@@ -147,7 +147,7 @@ def _simple_prompt(members: dict[str, Any]) -> Strategy:
 
 
 @st.composite
-def _nearly(draw: st.DrawFn, operation: Operation, model: str) -> Any:
+def _nearly(draw: st.DrawFn, operation: FuzzedOperation, model: str) -> Any:
     """Generate a valid request, then put one to three faults into it."""
     body: Any = draw(_valid(operation, model))
     for _ in range(draw(st.integers(1, 3))):
@@ -206,7 +206,7 @@ def _broken(value: Any, drawn: Any, fault: str) -> Any:
     return drawn
 
 
-def _hostile(operation: Operation, model: str) -> Strategy:
+def _hostile(operation: FuzzedOperation, model: str) -> Strategy:
     """Generate bodies that are not requests, or damaged ones."""
     head = {"model": model}
     whole = _valid(operation, model).map(lambda body: json.dumps(body).encode("ascii"))

@@ -6,8 +6,8 @@ Checks need not handle this case: a problem in such an answer becomes the verdic
 from __future__ import annotations
 
 from plumbline_conformance.checks.common import has_no_route
-from plumbline_conformance.suite.model import Check
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Check
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["missing_operation"]
 

@@ -15,7 +15,7 @@ import msgspec
 from plumbline_conformance.judge.verdicts import Finding, failed, judge
 from plumbline_conformance.recording.redaction import concealed, redacted, secrets_of
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from plumbline_conformance.checks.common import accepted, refusal
 from plumbline_conformance.judge.missing_operations import missing_operation
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     CHECKS,
     DIED,
     FAILED,
@@ -33,7 +33,7 @@ from plumbline_conformance.suite.model import (
     checks_of,
 )
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript, in_attempt
+from plumbline_conformance.transcript.exchange import Exchange, Transcript, in_attempt
 
 __all__ = ["Finding", "Verdict", "failed", "judge", "judge_law", "worth_repeating"]
 

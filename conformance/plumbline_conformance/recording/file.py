@@ -25,19 +25,19 @@ from plumbline_conformance.recording.redaction import fingerprint, redacted, red
 from plumbline_conformance.recording.unnamed import name_exchanges
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.contract import suite
-from plumbline_conformance.suite.model import SEED, Target
+from plumbline_conformance.suite.scenario import SEED, Target
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = [
     "FORMAT",
     "RESTART_WAIT",
     "TIMEOUT",
     "TRIALS",
-    "Header",
     "Options",
     "Recorder",
     "Recording",
+    "RecordingHeader",
     "UnreadableRecording",
     "read_recording",
 ]
@@ -76,7 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of requests that send one."""
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The server, the time and the options of a run."""
 
     base_url: str
@@ -107,9 +107,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         by: str = "check",
         server: str = "",
         options: Options | None = None,
-    ) -> Header:
+    ) -> RecordingHeader:
         """Return the header of a run that starts now."""
-        return Header(
+        return RecordingHeader(
             base_url=redacted_url(base_url),
             model=model,
             key=None if api_key is None else fingerprint(api_key),
@@ -124,14 +124,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a recording."""
 
-    header: Header
+    header: RecordingHeader
     transcripts: list[Transcript]
 
 
 class Recorder:
     """Write a recording. As a context manager, it writes the footer at the end unless an error occurred."""
 
-    def __init__(self, path: Path, header: Header, *, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, header: RecordingHeader, *, secrets: Sequence[str] = ()) -> None:
         self._secrets = tuple(secrets)
         self._digest = hashlib.sha256()
         self._count = 0
@@ -213,7 +213,7 @@ def read_recording(path: Path) -> Recording:
     if values[-1].get("digest") != digest or values[-1].get("transcripts") != len(values) - 2:
         raise UnreadableRecording(f"{path.name} was changed after it was recorded: its digest differs")
     try:
-        header = _of_today(msgspec.convert(values[0], Header))
+        header = _of_today(msgspec.convert(values[0], RecordingHeader))
         transcripts = [msgspec.convert(value, Transcript) for value in values[1:-1]]
     except msgspec.ValidationError as error:
         raise UnreadableRecording(f"{path.name}: {error}") from error
@@ -222,7 +222,7 @@ def read_recording(path: Path) -> Recording:
     return Recording(header=header, transcripts=transcripts)
 
 
-def _target_of(header: Header) -> Target:
+def _target_of(header: RecordingHeader) -> Target:
     options = header.options
     limit = options.limit if options is not None else ""
     return Target(
@@ -233,7 +233,7 @@ def _target_of(header: Header) -> Target:
     )
 
 
-def _of_today(header: Header) -> Header:
+def _of_today(header: RecordingHeader) -> RecordingHeader:
     """Replace former ids of checks by the current ones."""
     return msgspec.structs.replace(header, chosen=[current(name) for name in header.chosen])
 

@@ -18,7 +18,7 @@ from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.client_claims import claim_of
 
-__all__ = ["VIOLATIONS", "Baseline", "Entry", "UnreadableBaseline"]
+__all__ = ["VIOLATIONS", "Baseline", "BaselineEntry", "UnreadableBaseline"]
 
 VIOLATIONS = frozenset({"fail", "warn", "flaky", "untestable"})
 """Verdicts for a broken rule."""
@@ -30,7 +30,7 @@ class UnreadableBaseline(UnusableInput):
     """The file is not a baseline."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class BaselineEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One accepted violation."""
 
     verdict: str
@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """The accepted violations, by check."""
 
-    expected: dict[str, Entry] = msgspec.field(default_factory=dict)
+    expected: dict[str, BaselineEntry] = msgspec.field(default_factory=dict)
     format: int = _FORMAT
     former: tuple[str, ...] = ()
     """Former check ids in the file; it is written with the current ones."""
@@ -116,7 +116,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             if name not in settled or (settled[name].verdict == "pass" and entry.is_true(settled[name]))
         }
         seen = {
-            name: Entry(
+            name: BaselineEntry(
                 verdict="flaky" if _was_flaky(known.get(name), finding) else finding.verdict,
                 why=known[name].why if name in known else _UNEXPLAINED,
                 rules=finding.broken,
@@ -127,6 +127,6 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         return Baseline(expected=kept | seen)
 
 
-def _was_flaky(entry: Entry | None, finding: Finding) -> bool:
+def _was_flaky(entry: BaselineEntry | None, finding: Finding) -> bool:
     """Return whether a violation has been flaky before; failing in every attempt once does not change that."""
     return entry is not None and entry.verdict == "flaky" and entry.is_true(finding)

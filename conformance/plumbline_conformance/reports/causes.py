@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.model import Report, Result
-from plumbline_conformance.suite.model import FAILED, SURVIVED, Problem, broken_rules
+from plumbline_conformance.reports.report import Report, Result
+from plumbline_conformance.suite.scenario import FAILED, SURVIVED, Problem, broken_rules
 
-__all__ = ["Group", "distinct", "groups", "with_causes"]
+__all__ = ["CauseGroup", "distinct", "groups", "with_causes"]
 
 _NO_STREAM = {"HTTP-02", "SSE-01"}
 """The rules for the form of an event stream: an answer that breaks one, such as plain JSON, breaks others by it."""
@@ -21,7 +21,7 @@ _UNDECIDED = ("rejected", "inconclusive")
 Signature = tuple[str, ...]
 
 
-class Group(msgspec.Struct, frozen=True):
+class CauseGroup(msgspec.Struct, frozen=True):
     """Results with one cause."""
 
     result: Result
@@ -67,7 +67,7 @@ def with_causes(report: Report) -> Report:
     return msgspec.structs.replace(report, results=results)
 
 
-def groups(report: Report) -> list[Group]:
+def groups(report: Report) -> list[CauseGroup]:
     """Return the results that do not pass by their cause, in the order of harm.
 
     A server that fails or dies comes first, then a broken MUST, then a SHOULD; among equals the cause of most results.
@@ -79,7 +79,7 @@ def groups(report: Report) -> list[Group]:
     for result in shown:
         if result.cause in known:
             others.setdefault(result.cause or "", []).append(result)
-    return sorted((Group(result, others.get(result.check, [])) for result in mains), key=_harm)
+    return sorted((CauseGroup(result, others.get(result.check, [])) for result in mains), key=_harm)
 
 
 def distinct(problems: Sequence[Problem]) -> list[tuple[Problem, int]]:
@@ -93,7 +93,7 @@ def distinct(problems: Sequence[Problem]) -> list[tuple[Problem, int]]:
     return [(first[signature], count) for signature, count in counts.items()]
 
 
-def _harm(group: Group) -> tuple[bool, bool, bool, int, int]:
+def _harm(group: CauseGroup) -> tuple[bool, bool, bool, int, int]:
     result = group.result
     fatal = not {FAILED, SURVIVED}.isdisjoint(broken_rules(result.problems))
     must = result.verdict in VIOLATIONS and result.verdict != "warn" and result.level == "MUST"

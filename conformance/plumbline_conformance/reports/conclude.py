@@ -14,7 +14,7 @@ from rich.markup import escape
 from plumbline_conformance.console.command import OptionGroup
 from plumbline_conformance.console.options import Describe, UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.causes import groups, with_causes
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
@@ -23,11 +23,11 @@ from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.formats.text import failure_lines, printable, same_cause, scores
 from plumbline_conformance.reports.guard import render_all
-from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.repairs import repair_lines
+from plumbline_conformance.reports.report import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
-from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, UNKNOWN
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import DIED, MUTE, SCENARIOS, UNKNOWN
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["STATUSES", "STYLES", "File", "Outputs", "conclude", "show"]
 
@@ -110,7 +110,7 @@ class Outputs(OptionGroup, frozen=True, kw_only=True):
 def conclude(
     console: Console,
     outputs: Outputs,
-    run: Header,
+    run: RecordingHeader,
     transcripts: Sequence[Transcript],
     findings: Sequence[Finding],
     *,
@@ -169,7 +169,7 @@ def _terminal(report: Report) -> str:
     return "\n".join(line for result in report.results for line in failure_lines(report, result))
 
 
-def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
+def _circumstances(run: RecordingHeader, transcripts: Sequence[Transcript]) -> Iterator[str]:
     """Yield notes about the run: another token limit, requests that were sent again."""
     if run.options is not None and run.options.limit != "max_tokens":
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."

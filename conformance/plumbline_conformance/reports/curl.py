@@ -6,8 +6,8 @@ import shlex
 from bisect import bisect_left
 
 from plumbline_conformance.recording.redaction import fingerprint, redacted_url
-from plumbline_conformance.suite.model import WRONG_KEY
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import WRONG_KEY
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["curl"]
 

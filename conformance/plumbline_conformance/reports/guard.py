@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from plumbline_conformance.reports.model import Report, with_defects
+from plumbline_conformance.reports.report import Report, with_defects
 from plumbline_conformance.transcript.defects import traceback_of
 
 __all__ = ["render_all"]

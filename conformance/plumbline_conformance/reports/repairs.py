@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from plumbline_conformance.reports.model import Report
+from plumbline_conformance.reports.report import Report
 
 __all__ = ["Repair", "repair_lines", "repairs"]
 

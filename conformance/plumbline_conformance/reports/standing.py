@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.model import Report, Result
-from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS
+from plumbline_conformance.reports.report import Report, Result
+from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES, scenarios_that_show
 
 __all__ = ["UNASKED", "blamed", "core_of", "headline", "lacking", "status_of", "unjudged", "whole"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Recording
 from plumbline_conformance.reports.standing import UNASKED
-from plumbline_conformance.suite.model import SCENARIOS
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import SCENARIOS
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["problems"]
 

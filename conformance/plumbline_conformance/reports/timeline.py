@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK, parse_events
 
 __all__ = ["Moment", "moments"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.suite.model import Request, Scenario, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request, Scenario, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Budget", "BudgetTracker", "OverBudget", "cost_of", "spent_on"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline_conformance.runner.budget import cost_of
-from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["is_too_long", "silence_of"]
 

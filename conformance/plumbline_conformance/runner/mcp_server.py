@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from plumbline_conformance.checks.tools import MCP_PATH, MCP_TOOLS, mcp_result
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 __all__ = ["mcp_server"]
 

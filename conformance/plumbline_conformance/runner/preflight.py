@@ -15,10 +15,10 @@ import msgspec
 from plumbline_conformance.client.http import Send, sender
 from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.runner.budget import spent_on
-from plumbline_conformance.suite.model import Request, Scenario, Target
-from plumbline_conformance.transcript.model import LATER, Exchange
+from plumbline_conformance.suite.scenario import Request, Scenario, Target
+from plumbline_conformance.transcript.exchange import LATER, Exchange
 
-__all__ = ["Api", "Found", "apis_of", "discovered", "found_by", "simple_requests"]
+__all__ = ["Api", "PreflightResult", "apis_of", "discovered", "found_by", "simple_requests"]
 
 Api = Literal["chat", "responses", "completions"]
 _APIS: tuple[Api, ...] = ("chat", "responses", "completions")
@@ -37,7 +37,7 @@ _KEY = (401, 403, 407)
 _UNKNOWN = ("model_not_found", "invalid_model", "unknown_model")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the request."""
 
     target: Target
@@ -61,7 +61,9 @@ def apis_of(scenarios: Sequence[Scenario]) -> list[Api]:
     return [first, *(api for api in _APIS if api != first)]
 
 
-async def discovered(target: Target, apis: Sequence[Api] = _APIS, *, patience: float = 60.0) -> Found:
+async def discovered(
+    target: Target, apis: Sequence[Api] = _APIS, *, patience: float = 60.0
+) -> PreflightResult:
     """Send the request to a server. It never raises.
 
     Args:
@@ -73,7 +75,7 @@ async def discovered(target: Target, apis: Sequence[Api] = _APIS, *, patience: f
         return await found_by(send, target, apis)
 
 
-async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> Found:
+async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> PreflightResult:
     """Send the request with an open sender; see `discovered`."""
     seen: list[Exchange] = []
     tokens = 0
@@ -81,18 +83,18 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
         exchange, limit = await _send_request(send, target, api)
         tokens += spent_on(exchange, _MORE_TOKENS)
         if exchange.status == 200 and limit != target.limit:
-            return Found(target=msgspec.structs.replace(target, limit=limit), tokens=tokens)
+            return PreflightResult(target=msgspec.structs.replace(target, limit=limit), tokens=tokens)
         if exchange.status == 200 or _is_there(exchange, target, seen):
-            return Found(target=target, tokens=tokens)
+            return PreflightResult(target=target, tokens=tokens)
         seen.append(exchange)
         if exchange.status in LATER:
             break
     if not seen:
-        return Found(target=target)
+        return PreflightResult(target=target)
     # The message quotes the server, which may repeat the key anywhere.
     secrets = secrets_of(seen[0], [target.api_key] if target.api_key else [])
     why = concealed(await _why(send, target, seen), secrets)
-    return Found(target=target, why=why, tokens=tokens)
+    return PreflightResult(target=target, why=why, tokens=tokens)
 
 
 def simple_requests(target: Target) -> list[Request]:

@@ -13,8 +13,8 @@ from plumbline_conformance.runner.budget import Budget, BudgetTracker
 from plumbline_conformance.runner.mcp_server import mcp_server
 from plumbline_conformance.runner.server_watch import ServerWatch
 from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_doubtful
-from plumbline_conformance.suite.model import UNKNOWN, Scenario, Target
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import UNKNOWN, Scenario, Target
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from plumbline_conformance.suite.model import DIED, MUTE, Request
-from plumbline_conformance.transcript.model import CLOSED, Exchange
+from plumbline_conformance.suite.scenario import DIED, MUTE, Request
+from plumbline_conformance.transcript.exchange import CLOSED, Exchange
 
 __all__ = ["Death", "Flight", "ServerWatch"]
 

@@ -15,9 +15,9 @@ from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
 from plumbline_conformance.runner.endless import is_too_long, silence_of
 from plumbline_conformance.runner.preflight import simple_requests
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
-from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.suite.scenario import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, UNABLE, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import CLOSED, NO_HANDSHAKE, UNABLE, Exchange, Transcript
 
 __all__ = ["DISTURBED", "Probed", "Session", "is_doubtful", "is_late"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import anthropic
 
-from plumbline_conformance.sdk.calls import Call
+from plumbline_conformance.sdk.calls import ClientCall
 from plumbline_conformance.sdk.driver import NotSent, attribute_of, event_place, raised, sent
 from plumbline_conformance.sdk.replay import Replay
 from plumbline_conformance.sdk.sums import differences, event_bodies, get_field, message_sum, messages_sum
-from plumbline_conformance.suite.model import Problem
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Problem
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["AnthropicClient"]
 
@@ -60,7 +60,7 @@ class AnthropicClient:
         """Close its connections."""
         self._http.close()
 
-    def read(self, exchange: Exchange, call: Call) -> Iterator[tuple[str, list[Problem]]]:
+    def read(self, exchange: Exchange, call: ClientCall) -> Iterator[tuple[str, list[Problem]]]:
         """Yield, for each claim about an answer, the last segment of its id and the problems."""
         if exchange.status >= 400:
             attempts: dict[str, Callable[[], list[Problem]]] = {
@@ -87,7 +87,7 @@ class AnthropicClient:
         )
         return sent(client, place, given, self._replay)
 
-    def _refused(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _refused(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         wanted: type[Exception] = _STATUSES.get(exchange.status, anthropic.APIStatusError)
         if exchange.status >= 500:
             wanted = anthropic.InternalServerError
@@ -102,7 +102,7 @@ class AnthropicClient:
             return [raised(error, "status", f"{wanted.__name__}, for status {exchange.status}")]
         return [Problem(expected=wanted.__name__, actual="an answer", pointer="status", rule="SDK-01")]
 
-    def _whole(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _whole(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         try:
             answer = self._sent(exchange, call.method, call.given)
             if call.surface == "count":
@@ -117,7 +117,7 @@ class AnthropicClient:
             return [] if _is_cut(exchange, error) else [raised(error, "body")]
         return []
 
-    def _streamed(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _streamed(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         seen: list[Any] = []
         chunks = _without_pings(exchange)
         try:
@@ -136,7 +136,7 @@ class AnthropicClient:
             return []
         return list(differences(messages_sum(chunks, get_field), found))
 
-    def _with_helper(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _with_helper(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         chunks = _without_pings(exchange)
         sums = messages_sum(chunks, get_field)
         count = 0

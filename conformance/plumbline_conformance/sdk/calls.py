@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from plumbline_conformance.sdk.sums import get_field
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["Call", "call_of"]
+__all__ = ["ClientCall", "call_of"]
 
 _CREATED = {
     "/chat/completions": ("chat", ("chat", "completions")),
@@ -23,7 +23,7 @@ _OTHER_PATHS = ("input_tokens", "compact")
 """Paths below `/responses` that are not ids of responses."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ClientCall(msgspec.Struct, frozen=True, kw_only=True):
     """A method of the client and its arguments."""
 
     surface: Literal["chat", "completions", "responses", "models", "messages", "count"]
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The method that folds the stream, if the client has one for these requests."""
 
 
-def call_of(exchange: Exchange) -> Call | None:
+def call_of(exchange: Exchange) -> ClientCall | None:
     """Return the call that sends this request; None if the client has no such call."""
     try:
         parts = urlsplit(exchange.url)
@@ -51,11 +51,11 @@ def call_of(exchange: Exchange) -> Call | None:
     if not isinstance(body.get("stream"), bool | None):
         return None  # The answer to such a request may be a stream or not.
     if path.endswith("/messages/count_tokens"):
-        return Call(surface="count", method=("messages", "count_tokens"), given=body)
+        return ClientCall(surface="count", method=("messages", "count_tokens"), given=body)
     for end, (surface, place) in _CREATED.items():
         if path.endswith(end):
             stream = body.get("stream") is True
-            return Call(
+            return ClientCall(
                 surface=surface,  # type: ignore[arg-type]
                 method=(*place, "create"),
                 given={name: value for name, value in body.items() if name != "stream"},
@@ -74,16 +74,16 @@ def _has_helper(surface: str, body: dict[str, Any]) -> bool:
     return surface in ("responses", "messages") or (surface == "chat" and not others)
 
 
-def _read(path: str, query: dict[str, list[str]]) -> Call | None:
+def _read(path: str, query: dict[str, list[str]]) -> ClientCall | None:
     if path.endswith("/models"):
-        return Call(surface="models", method=("models", "list"), given={})
+        return ClientCall(surface="models", method=("models", "list"), given={})
     _, models, model = path.rpartition("/models/")
     if models:
-        return Call(surface="models", method=("models", "retrieve"), given={"model": unquote(model)})
+        return ClientCall(surface="models", method=("models", "retrieve"), given={"model": unquote(model)})
     _, responses, name = path.rpartition("/responses/")
     if not responses or "/" in name or name in _OTHER_PATHS:
         return None
-    return Call(
+    return ClientCall(
         surface="responses",
         method=("responses", "retrieve"),
         given={"response_id": unquote(name)},

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from plumbline_conformance.sdk.calls import Call
+from plumbline_conformance.sdk.calls import ClientCall
 from plumbline_conformance.sdk.replay import Replay
-from plumbline_conformance.suite.model import Problem
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Problem
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Driver", "NotSent", "attribute_of", "event_place", "quiet", "raised", "sent"]
 
@@ -36,7 +36,7 @@ class Driver(Protocol):
     surfaces: frozenset[str]
     """The parts of the API that the client has methods for."""
 
-    def read(self, exchange: Exchange, call: Call) -> Iterator[tuple[str, list[Problem]]]:
+    def read(self, exchange: Exchange, call: ClientCall) -> Iterator[tuple[str, list[Problem]]]:
         """Yield, for each claim about an answer, the last segment of its id and the problems.
 
         Nothing is yielded for a request that the client refuses to send.

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 
-from plumbline_conformance.sdk.calls import Call
+from plumbline_conformance.sdk.calls import ClientCall
 from plumbline_conformance.sdk.driver import NotSent, attribute_of, event_place, raised, sent
 from plumbline_conformance.sdk.replay import Replay
 from plumbline_conformance.sdk.sums import (
@@ -24,8 +24,8 @@ from plumbline_conformance.sdk.sums import (
     responses_sum,
     texts_of,
 )
-from plumbline_conformance.suite.model import Problem
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Problem
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["OpenAIClient"]
 
@@ -78,7 +78,7 @@ class OpenAIClient:
         """Close its connections."""
         self._http.close()
 
-    def read(self, exchange: Exchange, call: Call) -> Iterator[tuple[str, list[Problem]]]:
+    def read(self, exchange: Exchange, call: ClientCall) -> Iterator[tuple[str, list[Problem]]]:
         """Yield, for each claim about an answer, the last segment of its id and the problems.
 
         Nothing is yielded for a request that the client refuses to send.
@@ -109,7 +109,7 @@ class OpenAIClient:
         client = openai.OpenAI(base_url=base_url, api_key="-", max_retries=0, http_client=self._http)
         return sent(client, place, given, self._replay)
 
-    def _refused(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _refused(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         wanted = _STATUSES.get(exchange.status)
         wanted = wanted or ("InternalServerError" if exchange.status >= 500 else "APIStatusError")
         given = {**call.given, "stream": True} if call.stream else call.given
@@ -123,7 +123,7 @@ class OpenAIClient:
             return [raised(error, "status", f"{wanted}, for status {exchange.status}")]
         return [Problem(expected=wanted, actual="an answer", pointer="status", rule="SDK-01")]
 
-    def _whole(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _whole(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         try:
             answer = self._sent(exchange, call.method, call.given)
             match call.method:
@@ -143,7 +143,7 @@ class OpenAIClient:
             return [] if _is_cut(exchange, error) else [raised(error, "body")]
         return []
 
-    def _streamed(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _streamed(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         seen: list[Any] = []
         chunks = event_bodies(exchange.events)
         try:
@@ -166,7 +166,7 @@ class OpenAIClient:
             else list(differences(_SUMS[call.surface](chunks, get_field), found))
         )
 
-    def _with_helper(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _with_helper(self, exchange: Exchange, call: ClientCall) -> list[Problem]:
         chunks = event_bodies(exchange.events)
         sums = _SUMS[call.surface](chunks, get_field)
         count = 0
@@ -185,7 +185,7 @@ class OpenAIClient:
             return [raised(error, event_place(count, chunks))]
 
     def _final(
-        self, exchange: Exchange, call: Call, stream: Any, chunks: list[Any], sums: Sum
+        self, exchange: Exchange, call: ClientCall, stream: Any, chunks: list[Any], sums: Sum
     ) -> list[Problem]:
         """Compare the helper's final object with the sums of the events."""
         if exchange.error is not None:

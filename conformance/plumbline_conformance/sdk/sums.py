@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.scenario import Problem
 from plumbline_conformance.transcript.sse import Event
 
 __all__ = [

@@ -10,13 +10,13 @@ import msgspec
 
 from plumbline_conformance.suite.contract import rules
 
-__all__ = ["PLACES", "Clause", "Evidence", "clauses", "clauses_of"]
+__all__ = ["PLACES", "Clause", "ClauseEvidence", "clauses", "clauses_of"]
 
 PLACES = ("whole", "stream", "refusal")
 """The kinds of answers that a clause may be about."""
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class ClauseEvidence(msgspec.Struct, frozen=True):
     """A check and the mutant that it detects."""
 
     check: str
@@ -33,7 +33,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
     clause: str
     members: list[str]
     """The fields of requests and answers that it is about."""
-    evidence: dict[str, list[Evidence]]
+    evidence: dict[str, list[ClauseEvidence]]
     """By kind of answer."""
     unchecked: dict[str, str]
     """By kind of answer without evidence, the reason."""
@@ -65,7 +65,7 @@ def _read(rule: str, part: dict[str, Any]) -> Clause:
         clause=part["clause"],
         members=part["members"],
         evidence={
-            place: [Evidence(*text.split(": ", 1)) for text in found]
+            place: [ClauseEvidence(*text.split(": ", 1)) for text in found]
             for place, found in given.items()
             if isinstance(found, list)
         },

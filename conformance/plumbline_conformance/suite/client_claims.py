@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Claim
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, CheckSummary
 
 __all__ = ["CLAIMS", "CLIENTS", "claim_of", "title_of"]
 
@@ -32,8 +32,8 @@ _TITLES_AND_RULES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "errors": _ERRORS,
     },
 }
-CLAIMS: dict[str, Claim] = {
-    f"sdk/{client}/{slug}": Claim(id=f"sdk/{client}/{slug}", title=title, level="SHOULD", rules=rules)
+CLAIMS: dict[str, CheckSummary] = {
+    f"sdk/{client}/{slug}": CheckSummary(id=f"sdk/{client}/{slug}", title=title, level="SHOULD", rules=rules)
     for client in CLIENTS
     for slug, (title, rules) in _TITLES_AND_RULES[client].items()
 }
@@ -41,7 +41,7 @@ CLAIMS: dict[str, Claim] = {
 _TITLES = {f"sdk/{client}": f"Recorded answers, read by the official client {client}" for client in CLIENTS}
 
 
-def claim_of(name: str) -> Claim | None:
+def claim_of(name: str) -> CheckSummary | None:
     """Return the check or claim with this id; None if the id is unknown."""
     return CHECKS.get(name) or CLAIMS.get(name)
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.clauses import clauses
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 
 __all__ = ["REVISION", "UNCHECKED", "as_markdown", "as_published", "manifest", "published", "revisions"]
 

@@ -12,7 +12,7 @@ import jsonschema_rs
 
 from plumbline_conformance.suite.contract import document, widened_schemas
 from plumbline_conformance.suite.field_rules import rule_of
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.scenario import Problem
 
 __all__ = ["NOT_NEEDED", "fits", "violations"]
 

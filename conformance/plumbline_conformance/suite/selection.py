@@ -13,7 +13,7 @@ from plumbline_conformance.console.command import OptionGroup
 from plumbline_conformance.console.options import Describe, UnusableInput
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.coverage import published, revisions
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Scenario
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, Check, Scenario
 
 __all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
 

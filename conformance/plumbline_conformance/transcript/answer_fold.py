@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = [
     "REASONING_KEYS",
     "Answer",
-    "Call",
+    "AnsweredCall",
     "Choice",
     "Fault",
     "Surface",
@@ -43,7 +43,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning")
 """Servers use either name (CS-17), and those that rename it send both for a while."""
 
 
-class Call(msgspec.Struct, repr_omit_defaults=True):
+class AnsweredCall(msgspec.Struct, repr_omit_defaults=True):
     """One tool call, without its id: ids differ between two answers with the same content."""
 
     name: str = ""
@@ -61,7 +61,7 @@ class Choice(msgspec.Struct, repr_omit_defaults=True):
     reasoning: str = ""
     summary: str = ""
     """The summaries of the reasoning items of a response, except of items that also have a text."""
-    calls: list[Call] = msgspec.field(default_factory=list)
+    calls: list[AnsweredCall] = msgspec.field(default_factory=list)
     finish_reason: Any = None
     """The last one that is not null; of a response its status."""
 
@@ -126,7 +126,7 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
 def _fold_chunks(surface: Surface, values: list[Any]) -> Answer:
     answer = Answer()
     choices: dict[int, Choice] = {}
-    calls: dict[int, dict[int, Call]] = {}
+    calls: dict[int, dict[int, AnsweredCall]] = {}
     for value in values:
         chunk = _object(answer, value, "envelope")
         answer.usage = chunk.get("usage") or answer.usage
@@ -139,7 +139,7 @@ def _fold_chunks(surface: Surface, values: list[Any]) -> Answer:
                 if "index" not in piece:
                     answer.faults.add("calls")
                 _extend(
-                    calls.setdefault(index, {}).setdefault(_index(piece), Call()),
+                    calls.setdefault(index, {}).setdefault(_index(piece), AnsweredCall()),
                     _call(answer, piece, whole=False),
                 )
     for index, choice in sorted(choices.items()):
@@ -177,7 +177,7 @@ def _fold_events(values: list[Any]) -> Answer:
     choice = Choice()
     texts: dict[int, str] = {}
     summaries: dict[int, str] = {}
-    calls: dict[int, Call] = {}
+    calls: dict[int, AnsweredCall] = {}
     for value in values:
         event = _object(answer, value, "envelope")
         place = event.get("output_index")
@@ -194,7 +194,9 @@ def _fold_events(values: list[Any]) -> Answer:
             case "response.output_item.added":
                 item = _object(answer, event.get("item"), "choice")
                 if item.get("type") == "function_call":
-                    calls[index] = Call(name=_function(answer, {"arguments": "", **item}, whole=True).name)
+                    calls[index] = AnsweredCall(
+                        name=_function(answer, {"arguments": "", **item}, whole=True).name
+                    )
             case "response.function_call_arguments.delta":
                 _known_call(answer, calls, index).arguments += _text(answer, event.get("delta"), "calls")
             case "response.function_call_arguments.done":
@@ -213,10 +215,10 @@ def _fold_events(values: list[Any]) -> Answer:
     return answer
 
 
-def _known_call(answer: Answer, calls: dict[int, Call], index: int) -> Call:
+def _known_call(answer: Answer, calls: dict[int, AnsweredCall], index: int) -> AnsweredCall:
     if index not in calls:
         answer.faults.add("calls")
-    return calls.setdefault(index, Call())
+    return calls.setdefault(index, AnsweredCall())
 
 
 def _add_status(answer: Answer, choice: Choice, response: dict[str, Any]) -> None:
@@ -262,22 +264,24 @@ def _add_end(answer: Answer, choice: Choice, part: dict[str, Any]) -> None:
         answer.logprobs.append(part["logprobs"])
 
 
-def _call(answer: Answer, call: dict[str, Any], *, whole: bool) -> Call:
+def _call(answer: Answer, call: dict[str, Any], *, whole: bool) -> AnsweredCall:
     custom = call.get("custom")
     if isinstance(custom, dict):
-        return Call(_text(answer, custom.get("name")), _text(answer, custom.get("input")), custom=True)
+        return AnsweredCall(
+            _text(answer, custom.get("name")), _text(answer, custom.get("input")), custom=True
+        )
     function = call.get("function")
     return _function(answer, function if isinstance(function, dict) else {}, whole=whole)
 
 
-def _function(answer: Answer, function: dict[str, Any], *, whole: bool) -> Call:
+def _function(answer: Answer, function: dict[str, Any], *, whole: bool) -> AnsweredCall:
     """Read a function call; in a stream a piece may lack the name or the arguments."""
     if whole and not ("name" in function and "arguments" in function):
         answer.faults.add("calls")
-    return Call(_text(answer, function.get("name")), _text(answer, function.get("arguments")))
+    return AnsweredCall(_text(answer, function.get("name")), _text(answer, function.get("arguments")))
 
 
-def _extend(call: Call, piece: Call) -> None:
+def _extend(call: AnsweredCall, piece: AnsweredCall) -> None:
     call.name += piece.name
     call.arguments += piece.arguments
     call.custom = call.custom or piece.custom

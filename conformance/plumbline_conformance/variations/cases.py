@@ -10,10 +10,10 @@ import msgspec
 from plumbline_conformance.variations.contract import CONTRACT
 from plumbline_conformance.variations.formats import FORMATS, Change
 
-__all__ = ["CASES", "PLAIN", "Case", "Frames", "Sending"]
+__all__ = ["CASES", "PLAIN", "FrameCuts", "LegalAnswer", "Sending"]
 
 
-class Frames(msgspec.Struct, frozen=True, kw_only=True):
+class FrameCuts(msgspec.Struct, frozen=True, kw_only=True):
     """How the messages of a WebSocket are cut."""
 
     fragment: int = 0
@@ -41,7 +41,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     """An extension of every chunk (RFC 9112, 7.1.1)."""
     trailer: bytes = b""
     """Fields after the last chunk (RFC 9112, 7.1.2)."""
-    frames: Frames = Frames()
+    frames: FrameCuts = FrameCuts()
     wait: float = 0.0
     """Seconds before the answer."""
     between: float = 0.0
@@ -50,7 +50,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     """What ends the answer: `event` for an error event, `status` for status 500, `cut` for a lost connection."""
 
 
-class Case(msgspec.Struct, frozen=True):
+class LegalAnswer(msgspec.Struct, frozen=True):
     """One legal way to answer."""
 
     allowed_by: str
@@ -86,15 +86,15 @@ _CONNECTION: Sequence[tuple[str, Sending]] = (
     ("a slow start", Sending(wait=1.5)),
     ("pauses between pieces", Sending(between=0.02)),
 )
-_FRAMES: Sequence[tuple[str, Frames]] = (
-    ("messages in fragments", Frames(fragment=50)),
-    ("fragments of a byte", Frames(fragment=1)),  # They end within characters.
-    ("empty fragments", Frames(fragment=50, empty=True)),
-    ("pings and pongs between messages", Frames(control=True)),
-    ("pings and pongs between fragments", Frames(fragment=50, control=True)),
-    ("a packet for each byte", Frames(packet=1)),
-    ("a packet for a turn", Frames(together=True)),
-    ("a close after the answer", Frames(close=True)),
+_FRAMES: Sequence[tuple[str, FrameCuts]] = (
+    ("messages in fragments", FrameCuts(fragment=50)),
+    ("fragments of a byte", FrameCuts(fragment=1)),  # They end within characters.
+    ("empty fragments", FrameCuts(fragment=50, empty=True)),
+    ("pings and pongs between messages", FrameCuts(control=True)),
+    ("pings and pongs between fragments", FrameCuts(fragment=50, control=True)),
+    ("a packet for each byte", FrameCuts(packet=1)),
+    ("a packet for a turn", FrameCuts(together=True)),
+    ("a close after the answer", FrameCuts(close=True)),
 )
 _FAILURES: Sequence[tuple[str, str, Sending]] = (
     ("OpenAI's API", "an error event in a stream of status 200", Sending(fails="event")),
@@ -105,12 +105,16 @@ _FAILURES: Sequence[tuple[str, str, Sending]] = (
 
 _NO_ANSWER = "a block of empty data"
 """SSE allows it, but it is an event without JSON, which no API has; the judge warns of it (SSE-03)."""
-PLAIN = Case("OpenAI's API", "no variation", lambda exchange: exchange)
-CASES: tuple[Case, ...] = (
+PLAIN = LegalAnswer("OpenAI's API", "no variation", lambda exchange: exchange)
+CASES: tuple[LegalAnswer, ...] = (
     PLAIN,
-    *(Case(one.allowed_by, one.name, one.change) for one in (*FORMATS, *CONTRACT) if one.name != _NO_ANSWER),
-    *(Case(HTTP, name, PLAIN.change, sending) for name, sending in _CONNECTION),
-    *(Case(WEBSOCKET, name, PLAIN.change, Sending(frames=frames)) for name, frames in _FRAMES),
-    *(Case(allowed_by, name, PLAIN.change, sending) for allowed_by, name, sending in _FAILURES),
+    *(
+        LegalAnswer(one.allowed_by, one.name, one.change)
+        for one in (*FORMATS, *CONTRACT)
+        if one.name != _NO_ANSWER
+    ),
+    *(LegalAnswer(HTTP, name, PLAIN.change, sending) for name, sending in _CONNECTION),
+    *(LegalAnswer(WEBSOCKET, name, PLAIN.change, Sending(frames=frames)) for name, frames in _FRAMES),
+    *(LegalAnswer(allowed_by, name, PLAIN.change, sending) for allowed_by, name, sending in _FAILURES),
 )
 """All cases; the first changes nothing."""

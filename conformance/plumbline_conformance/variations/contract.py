@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.variations.formats import Change, Variation, changed, is_stream, with_body
 
 __all__ = ["CONTRACT"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["FORMATS", "Change", "Variation", "changed", "is_stream", "with_body"]
 

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
-from plumbline_conformance.variations.cases import CASES, Case
+from plumbline_conformance.variations.cases import CASES, LegalAnswer
 from plumbline_conformance.variations.script import EXPECTED, answer
 from plumbline_conformance.variations.websocket import converse
 
-__all__ = ["Server", "scripted_exchange", "serving"]
+__all__ = ["VariationServer", "scripted_exchange", "serving"]
 
 _MOST_HEAD = 64 * 1024
 _MOST_BODY = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ _ERROR: dict[str, Any] = {
 }
 
 
-class Server:
+class VariationServer:
     """Answers requests, and keeps the outcomes that programs post.
 
     Attributes:
@@ -48,7 +48,7 @@ class Server:
         """The address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
-    def url(self, case: Case) -> str:
+    def url(self, case: LegalAnswer) -> str:
         """Return the root of the API of a case."""
         return f"{self.root}/{case.slug}/v1"
 
@@ -115,7 +115,12 @@ class Server:
         return kept and "close" not in headers.get("connection", "").lower()
 
     async def _conversed(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str, case: Case, path: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: str,
+        case: LegalAnswer,
+        path: str,
     ) -> None:
         """Answer the turns of a WebSocket; only Responses has them."""
 
@@ -195,7 +200,9 @@ def scripted_exchange(method: str, path: str, body: bytes) -> Exchange | None:
     )
 
 
-async def _answered(writer: asyncio.StreamWriter, case: Case, method: str, path: str, body: bytes) -> bool:
+async def _answered(
+    writer: asyncio.StreamWriter, case: LegalAnswer, method: str, path: str, body: bytes
+) -> bool:
     sending = case.sending
     found = scripted_exchange(method, path, body)
     if found is None or sending.fails == "status":
@@ -261,9 +268,9 @@ def _error_event(path: str, number: int) -> bytes:
 
 
 @asynccontextmanager
-async def serving(port: int = 0) -> AsyncIterator[Server]:
+async def serving(port: int = 0) -> AsyncIterator[VariationServer]:
     """Run the server on a port of loopback; 0 for a free one."""
-    found = Server()
+    found = VariationServer()
     server = await asyncio.start_server(found.connected, "127.0.0.1", port, limit=_MOST_HEAD)
     found.port = server.sockets[0].getsockname()[1]
     async with server:

@@ -14,9 +14,9 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
-from plumbline_conformance.variations.cases import Case, Frames
+from plumbline_conformance.variations.cases import FrameCuts, LegalAnswer
 from plumbline_conformance.variations.formats import changed
 
 __all__ = ["converse", "messages_of"]
@@ -33,7 +33,7 @@ _ERROR = {
 """The error of Open Responses' WebSocket transport (WS-07)."""
 
 
-def messages_of(case: Case, exchange: Exchange) -> list[bytes]:
+def messages_of(case: LegalAnswer, exchange: Exchange) -> list[bytes]:
     """Return the messages of a turn: the events of a scripted stream, varied as the case says.
 
     What changes the bytes of SSE or of HTTP has no counterpart here.
@@ -51,7 +51,7 @@ def messages_of(case: Case, exchange: Exchange) -> list[bytes]:
 class _Connection:
     """One WebSocket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: Case) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: LegalAnswer) -> None:
         self._reader = reader
         self._writer = writer
         self._case = case
@@ -89,7 +89,7 @@ class _Connection:
                 yield bytes(self._message)
                 self._message.clear()
 
-    def put(self, message: bytes, how: Frames) -> None:
+    def put(self, message: bytes, how: FrameCuts) -> None:
         """Frame a message."""
         size = how.fragment or max(1, len(message))
         parts = [message[start : start + size] for start in range(0, len(message), size)] or [b""]
@@ -149,7 +149,7 @@ async def converse(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     head: bytes,
-    case: Case,
+    case: LegalAnswer,
     ask: Callable[[dict[str, Any]], Exchange],
 ) -> None:
     """Answer the turns of a client until either side ends the connection.

@@ -12,7 +12,7 @@ from typing import Any
 
 from plumbline_conformance.console.options import UnusableInput
 
-__all__ = ["NoRunner", "Runner"]
+__all__ = ["NoRunner", "VectorRunner"]
 
 FORMAT = 1
 _MOST_BYTES = 4 * 1024 * 1024
@@ -25,7 +25,7 @@ class NoRunner(UnusableInput):
     """The runner does not start, or gives no usable answers."""
 
 
-class Runner:
+class VectorRunner:
     """A process that answers questions; it is started again after a crash or a time-out.
 
     Args:

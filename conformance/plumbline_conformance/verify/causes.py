@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline_conformance.suite.model import Request
+from plumbline_conformance.suite.scenario import Request
 from plumbline_conformance.transcript.answer_fold import fold
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.verify.samples import Result, Row, fits, result_of
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.verify.samples import AnswerFacts, Row, fits, result_of
 
 __all__ = ["Cause", "Parsed", "Probes", "Read", "Readers", "Send", "failing", "limit_cause", "template_cause"]
 
@@ -47,7 +47,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """The rows that show it."""
 
 
-def template_cause(rows: Mapping[int, tuple[Sequence[Result], Sequence[Result]]]) -> Cause | None:
+def template_cause(rows: Mapping[int, tuple[Sequence[AnswerFacts], Sequence[AnswerFacts]]]) -> Cause | None:
     """Compare the tokens of prompts with the baseline's: they are those of the template and the tokenizer alone."""
     apart: list[tuple[int, int]] = []
     for number, (baseline, server) in rows.items():
@@ -68,7 +68,7 @@ def template_cause(rows: Mapping[int, tuple[Sequence[Result], Sequence[Result]]]
     )
 
 
-def limit_cause(rows: Mapping[int, tuple[Row, Sequence[Result]]]) -> Cause | None:
+def limit_cause(rows: Mapping[int, tuple[Row, Sequence[AnswerFacts]]]) -> Cause | None:
     """Look for answers that were cut before the limit that their request sets."""
     cut = [number for number, (row, server) in rows.items() if any(_is_cut(row, one) for one in server)]
     if not cut:
@@ -81,7 +81,7 @@ def limit_cause(rows: Mapping[int, tuple[Row, Sequence[Result]]]) -> Cause | Non
     )
 
 
-def _is_cut(row: Row, result: Result) -> bool:
+def _is_cut(row: Row, result: AnswerFacts) -> bool:
     limits = [row.body.get(name) for name in ("max_completion_tokens", "max_tokens")]
     limit = next((value for value in limits if type(value) is int), None)
     if result.finish != "length" or result.completion_tokens is None or limit is None:
@@ -181,7 +181,7 @@ class Probes:
         found = await asyncio.gather(*(self._chat(row, changes) for _ in range(_TIMES)))
         return [(one.calls, one.content, one.finish) for one in found if one is not None]
 
-    async def _chat(self, row: Row, changes: Json) -> Result | None:
+    async def _chat(self, row: Row, changes: Json) -> AnswerFacts | None:
         exchange = await self._send(
             Request(path="/chat/completions", json=_body(row, self._model, {**self._body, **changes}))
         )
@@ -245,7 +245,7 @@ def _body(row: Row, model: str, changes: Mapping[str, Any]) -> Json:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def failing(row: Row, baseline: Sequence[Result], server: Sequence[Result]) -> Iterator[str]:
+def failing(row: Row, baseline: Sequence[AnswerFacts], server: Sequence[AnswerFacts]) -> Iterator[str]:
     """Say what is wrong with the answers to a row."""
     for one in server:
         yield from _wrong(row, one)
@@ -259,7 +259,7 @@ def failing(row: Row, baseline: Sequence[Result], server: Sequence[Result]) -> I
         yield "ends with `tool_calls`, and has none"
 
 
-def _wrong(row: Row, one: Result) -> Iterator[str]:
+def _wrong(row: Row, one: AnswerFacts) -> Iterator[str]:
     """Say what is wrong with one answer by itself."""
     if one.error:
         yield f"failed: {one.error}"

@@ -10,10 +10,10 @@ import msgspec
 
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.verify.causes import Cause, failing
-from plumbline_conformance.verify.samples import Result, Row
+from plumbline_conformance.verify.samples import AnswerFacts, Row
 from plumbline_conformance.verify.statistics import Share, fisher, mean, share, triggers
 
-__all__ = ["Asked", "Failure", "Figure", "Findings", "findings_of", "percent"]
+__all__ = ["Asked", "Figure", "Findings", "RowFailure", "findings_of", "percent"]
 
 Verdict = Literal["same", "worse", ""]
 LEVEL = 0.01
@@ -27,8 +27,8 @@ class Asked(msgspec.Struct, frozen=True):
     """A row, the baseline's results for it, and the answers of the server."""
 
     row: Row
-    baseline: Sequence[Result]
-    server: Sequence[Result]
+    baseline: Sequence[AnswerFacts]
+    server: Sequence[AnswerFacts]
     command: str = ""
     """What sends the row again."""
 
@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RowFailure(msgspec.Struct, frozen=True):
     """A row that fails."""
 
     row: int
@@ -66,7 +66,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     finish_reasons: dict[str, dict[str, int]]
     """For each finish reason of the baseline, how often the server ended with which."""
     causes: list[Cause]
-    failures: list[Failure]
+    failures: list[RowFailure]
 
     @property
     def status(self) -> int:
@@ -90,7 +90,7 @@ def findings_of(asked: Sequence[Asked], causes: Sequence[Cause], server: str) ->
         finish_reasons=_finish_reasons(asked),
         causes=list(causes),
         failures=[
-            Failure(one.row.number, problems, one.command)
+            RowFailure(one.row.number, problems, one.command)
             for one in asked
             if (problems := [*dict.fromkeys(map(printable, failing(one.row, one.baseline, one.server)))])
         ],
@@ -113,7 +113,7 @@ def _figure(name: str, server: Share, baseline: Share, note: str = "") -> Figure
 
 
 def _answered(asked: Sequence[Asked]) -> Figure:
-    def count(results: Sequence[Result]) -> Share:
+    def count(results: Sequence[AnswerFacts]) -> Share:
         return share(sum(not one.error for one in results), len(results))
 
     return _figure(
@@ -124,7 +124,7 @@ def _answered(asked: Sequence[Asked]) -> Figure:
 
 
 def _triggers(asked: Sequence[Asked]) -> Figure | None:
-    def called(results: Sequence[Result]) -> list[bool]:
+    def called(results: Sequence[AnswerFacts]) -> list[bool]:
         return [one.triggers for one in results if not one.error]
 
     pairs = [(called(each.baseline), called(each.server)) for each in asked]
@@ -146,11 +146,11 @@ def _triggers(asked: Sequence[Asked]) -> Figure | None:
 
 
 def _calls(asked: Sequence[Asked]) -> list[Figure]:
-    def calling(results: Sequence[Sequence[Result]]) -> list[Result]:
+    def calling(results: Sequence[Sequence[AnswerFacts]]) -> list[AnswerFacts]:
         return [one for each in results for one in each if one.triggers]
 
     server, baseline = calling([one.server for one in asked]), calling([one.baseline for one in asked])
-    rights: tuple[tuple[str, Callable[[Result], bool]], ...] = (
+    rights: tuple[tuple[str, Callable[[AnswerFacts], bool]], ...] = (
         ("known names", lambda one: one.known),
         ("schema accuracy", lambda one: bool(one.calls) and one.known and one.valid),
     )
@@ -211,7 +211,7 @@ def _starts(asked: Sequence[Asked]) -> Figure | None:
     )
 
 
-def start_of(result: Result) -> str:
+def start_of(result: AnswerFacts) -> str:
     """Return how an answer begins: its text, or else its calls."""
     return (result.content or repr(result.calls))[:_START]
 
@@ -226,7 +226,7 @@ def _finish_reasons(asked: Sequence[Asked]) -> dict[str, dict[str, int]]:
     return table
 
 
-def _finish(result: Result) -> str:
+def _finish(result: AnswerFacts) -> str:
     return printable(result.finish[:_START]) or "failed"
 
 

@@ -19,7 +19,7 @@ from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.transcript.answer_fold import Answer, fold_whole
 from plumbline_conformance.transcript.sse import load_json
 
-__all__ = ["Result", "Row", "line_of", "read_results", "read_samples", "result_of"]
+__all__ = ["AnswerFacts", "Row", "line_of", "read_results", "read_samples", "result_of"]
 
 Json = dict[str, Any]
 _MOST_ROWS = 100_000
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True):
         return found
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What one answer to a request shows."""
 
     row: int
@@ -89,7 +89,7 @@ def read_samples(path: Path) -> list[Row]:
     return rows
 
 
-def read_results(path: Path, rows: Mapping[int, Row]) -> Iterator[Result]:
+def read_results(path: Path, rows: Mapping[int, Row]) -> Iterator[AnswerFacts]:
     """Read results of these requests; those of other requests are left out.
 
     Raises:
@@ -105,21 +105,23 @@ def read_results(path: Path, rows: Mapping[int, Row]) -> Iterator[Result]:
         if row is None:
             continue
         if value.get("status") != "success":
-            yield Result(row=index, error=str(value.get("error") or value.get("status") or "failed")[:500])
+            yield AnswerFacts(
+                row=index, error=str(value.get("error") or value.get("status") or "failed")[:500]
+            )
             continue
         yield result_of(row, fold_whole("chat", value.get("response")))
 
 
-def result_of(row: Row, answer: Answer) -> Result:
+def result_of(row: Row, answer: Answer) -> AnswerFacts:
     """Return what the first choice of an answer shows."""
     if not answer.choices:
-        return Result(row=row.number, error="the answer has no choices")
+        return AnswerFacts(row=row.number, error="the answer has no choices")
     choice = answer.choices[0]
     calls = tuple((call.name, call.arguments) for call in choice.calls)
     usage = answer.usage if isinstance(answer.usage, dict) else {}
     finish = choice.finish_reason if isinstance(choice.finish_reason, str) else ""
     tools = row.tools
-    return Result(
+    return AnswerFacts(
         row=row.number,
         finish=finish or "none",
         calls=calls,
@@ -131,7 +133,7 @@ def result_of(row: Row, answer: Answer) -> Result:
     )
 
 
-def line_of(row: Row, response: Any, result: Result, seconds: float) -> str:
+def line_of(row: Row, response: Any, result: AnswerFacts, seconds: float) -> str:
     """Return a result as a line of a results file, which can be a baseline later."""
     # Non-ASCII is escaped, because halves of surrogate pairs cannot be written as UTF-8.
     return json.dumps(

@@ -1,5 +1,5 @@
 """Proxy live traffic unchanged, record it and check it."""
 
-from plumbline_conformance.watch.run import run_watch
+from plumbline_conformance.watch.watching import run_watch
 
 __all__ = ["run_watch"]

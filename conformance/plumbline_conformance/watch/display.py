@@ -11,8 +11,8 @@ from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted_exchange
 from plumbline_conformance.reports.conclude import STYLES
 from plumbline_conformance.reports.formats.text import printable
-from plumbline_conformance.suite.model import CHECKS
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import CHECKS
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.live import Tally
 
 __all__ = ["picture", "print_violation"]

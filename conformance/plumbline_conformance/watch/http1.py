@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Body", "Head", "Malformed", "bare", "body_of_request", "body_of_response"]
+__all__ = ["BodyFramer", "Malformed", "MessageHead", "bare", "body_of_request", "body_of_response"]
 
 _LONGEST_LINE = 8192
 _LONGEST_LENGTH = 18
@@ -19,7 +19,7 @@ class Malformed(Exception):  # noqa: N818 - the name describes the message
     """The bytes are not valid HTTP/1.1."""
 
 
-class Head:
+class MessageHead:
     """The first line and the headers of a message."""
 
     def __init__(self, raw: bytes) -> None:
@@ -69,7 +69,7 @@ def bare(raw: bytes) -> bool:
     return raw.count(b"\n") != raw.count(b"\r\n")
 
 
-class Body:
+class BodyFramer:
     """Find the end of a body: by length, by the last chunk, or by the end of the connection."""
 
     def __init__(self, *, length: int | None = None, chunked: bool = False) -> None:
@@ -154,23 +154,23 @@ class Body:
                 self.done = not line
 
 
-def body_of_request(head: Head) -> Body:
+def body_of_request(head: MessageHead) -> BodyFramer:
     """Return the body framing of a request; without a length it has no body."""
     if head.has("transfer-encoding", "chunked"):
-        return Body(chunked=True)
-    return Body(length=_length(head) or 0)
+        return BodyFramer(chunked=True)
+    return BodyFramer(length=_length(head) or 0)
 
 
-def body_of_response(head: Head, method: str) -> Body:
+def body_of_response(head: MessageHead, method: str) -> BodyFramer:
     """Return the body framing of a response; without a length it ends with the connection."""
     if method == "HEAD" or head.status in (204, 304) or 100 <= head.status < 200:
-        return Body(length=0)
+        return BodyFramer(length=0)
     if head.has("transfer-encoding", "chunked"):
-        return Body(chunked=True)
-    return Body(length=_length(head))
+        return BodyFramer(chunked=True)
+    return BodyFramer(length=_length(head))
 
 
-def _length(head: Head) -> int | None:
+def _length(head: MessageHead) -> int | None:
     value = head.get("content-length")
     if value is None:
         return None

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.watch.http1 import Head, Malformed, bare
-from plumbline_conformance.watch.turn import LONGEST_HEAD, Turn
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.watch.http1 import Malformed, MessageHead, bare
+from plumbline_conformance.watch.turn import LONGEST_HEAD, WatchedTurn
 
-__all__ = ["End", "Link", "Upstream"]
+__all__ = ["Link", "LinkEnd", "UpstreamSide"]
 
 _CLIENT_LEFT = "the client left before the end of the answer"
 _SERVER_CLOSED = "the server closed the connection before the end of its answer"
@@ -31,7 +31,7 @@ _METHOD = re.compile(rb"(\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]*([ \r]|$)")
 """Matches the start of a request, even if it is incomplete."""
 
 
-class Upstream(Protocol):
+class UpstreamSide(Protocol):
     """The upstream of a link."""
 
     place: str
@@ -47,11 +47,11 @@ class Upstream(Protocol):
     """Called with each exchange when it has ended."""
 
 
-class End(asyncio.Protocol):
+class LinkEnd(asyncio.Protocol):
     """One of the two connections. Reading is paused while the other cannot be written to."""
 
     transport: asyncio.Transport | None = None
-    other: End
+    other: LinkEnd
 
     def __init__(
         self,
@@ -152,15 +152,15 @@ class Link:
         over: called once, when both connections are closed.
     """
 
-    def __init__(self, upstream: Upstream, over: Callable[[], object]) -> None:
+    def __init__(self, upstream: UpstreamSide, over: Callable[[], object]) -> None:
         self._upstream = upstream
         self._over = over
-        self.front = End(self._client_sent, self._client_finished, self._client_lost)
-        self.back = End(self._server_sent, self._server_finished, self._server_lost)
+        self.front = LinkEnd(self._client_sent, self._client_finished, self._client_lost)
+        self.back = LinkEnd(self._server_sent, self._server_finished, self._server_lost)
         self.front.other, self.back.other = self.back, self.front
-        self._turn: Turn | None = None
+        self._turn: WatchedTurn | None = None
         """The exchange that waits for its answer."""
-        self._sending: Turn | None = None
+        self._sending: WatchedTurn | None = None
         """The exchange with an incomplete request; its answer may end first."""
         self._unsent = b""
         """Bytes of the client that are not forwarded yet."""
@@ -236,9 +236,9 @@ class Link:
             return False
         upstream = self._upstream
         try:
-            head = Head(raw + end)
+            head = MessageHead(raw + end)
             target = _within(upstream.prefix, head.first[1])
-            self._turn = turn = Turn(head, upstream.origin + target, upstream.keep)
+            self._turn = turn = WatchedTurn(head, upstream.origin + target, upstream.keep)
         except Malformed:
             self._opaque = True
             return False
@@ -248,7 +248,7 @@ class Link:
         self.back.write(head.encode([("host", upstream.place)], target))
         return True
 
-    def _forward_body(self, turn: Turn) -> None:
+    def _forward_body(self, turn: WatchedTurn) -> None:
         """Forward the received part of the body of a request."""
         data, self._unsent = self._unsent, b""
         self._unsent = turn.ask(data)

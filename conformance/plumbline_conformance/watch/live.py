@@ -16,9 +16,9 @@ from plumbline_conformance.judge.redacted_findings import redact_findings, shows
 from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
-from plumbline_conformance.suite.model import CHECKS, GONE
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.reports.report import VERDICTS, WORST_FIRST
+from plumbline_conformance.suite.scenario import CHECKS, GONE
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["Tally", "judge_live", "kind_of"]
 

@@ -19,7 +19,7 @@ from typing import cast
 
 import msgspec
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.proxy import Proxy
 
 __all__ = ["Inbox", "Listening", "Outbox", "Passing", "ProxyProcess", "Seen", "Unable", "framed"]

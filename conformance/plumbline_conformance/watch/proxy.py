@@ -12,8 +12,8 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from plumbline_conformance.recording.redaction import redacted_url
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.watch.link import End, Link
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.watch.link import Link, LinkEnd
 
 __all__ = ["Proxy"]
 
@@ -77,7 +77,7 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _connected(self) -> End:
+    def _connected(self) -> LinkEnd:
         link = Link(self, lambda: task.cancel())
         task = asyncio.get_running_loop().create_task(self._live(link))
         self._tasks.add(task)

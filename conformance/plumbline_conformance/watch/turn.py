@@ -10,16 +10,23 @@ import time
 from collections.abc import Sequence
 
 from plumbline_conformance.client.compression import Unpacked
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_of_request, body_of_response
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.watch.http1 import (
+    BodyFramer,
+    Malformed,
+    MessageHead,
+    bare,
+    body_of_request,
+    body_of_response,
+)
 
-__all__ = ["LONGEST_HEAD", "Turn"]
+__all__ = ["LONGEST_HEAD", "WatchedTurn"]
 
 LONGEST_HEAD = 64 * 1024
 """Bytes; more than servers accept as the head of a message."""
 
 
-class Turn:
+class WatchedTurn:
     """Collect a request and its response.
 
     Args:
@@ -31,7 +38,7 @@ class Turn:
         Malformed: the request is not HTTP/1.1, or has no valid length.
     """
 
-    def __init__(self, head: Head, url: str, keep: int) -> None:
+    def __init__(self, head: MessageHead, url: str, keep: int) -> None:
         if not head.first[-1].startswith("HTTP/1."):
             raise Malformed(f"not an HTTP/1.1 request: {head.first[-1][:20]!r}")
         self.exchange = Exchange(
@@ -47,7 +54,7 @@ class Turn:
         self._moments: list[float] = []
         self._contents: list[bytes] = []
         self._head = b""
-        self._body: Body | None = None
+        self._body: BodyFramer | None = None
         self._response: Unpacked | None = None
         self.opaque = False
         """Whether the connection is no longer HTTP, in both directions."""
@@ -114,14 +121,14 @@ class Turn:
                 break
             self._head = rest
             try:
-                if self._begins(Head(head + end)):
+                if self._begins(MessageHead(head + end)):
                     self._head = b""
                     return rest
             except Malformed as error:
                 self._give_up(str(error))
         return b""
 
-    def _begins(self, head: Head) -> bool:
+    def _begins(self, head: MessageHead) -> bool:
         """Process a head; return whether a body follows, even an empty one."""
         if head.status == 101:
             self.exchange.status = 101
@@ -167,7 +174,7 @@ class Turn:
         return exchange
 
 
-def _coding(head: Head) -> str | None:
+def _coding(head: MessageHead) -> str | None:
     """Return the coding of a body; a transfer coding such as gzip is returned as unsupported."""
     codings = [value for name, value in head.headers if name.lower() == "transfer-encoding"]
     found = [part.strip().lower() for value in codings for part in value.split(",")]

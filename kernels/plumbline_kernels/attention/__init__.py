@@ -6,7 +6,7 @@ _kernels  the Triton kernels
 _triton   the launches of the Triton kernels
 """
 
-from plumbline_kernels._attention_batch import AttentionBatch, Selection
+from plumbline_kernels._attention_batch import AttentionBatch, RowSelection
 from plumbline_kernels.attention.paged import paged_attention, paged_attention_torch
 
-__all__ = ["AttentionBatch", "Selection", "paged_attention", "paged_attention_torch"]
+__all__ = ["AttentionBatch", "RowSelection", "paged_attention", "paged_attention_torch"]

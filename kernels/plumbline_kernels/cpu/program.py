@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, Selection
+from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, RowSelection
 from plumbline_kernels.cpu.layout import KINDS, GroupsStruct, Op, PairStruct, SequencesStruct, StepStruct
 from plumbline_kernels.cpu.library import Library, PackedWeight
 from plumbline_kernels.cpu.structs import KernelOperation
@@ -76,7 +76,7 @@ class Program:
         self,
         token_ids: Tensor,
         batch: AttentionBatch,
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> int:
         """Compute a step; its results are in the buffers.

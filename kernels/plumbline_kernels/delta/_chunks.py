@@ -23,7 +23,7 @@ from plumbline_kernels._backend import CompileCase, capability_of, cdiv, jit, ne
 __all__ = ["block_of", "compile_cases", "launch_chunks"]
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """How chunks are computed."""
 
     chunk: int
@@ -32,11 +32,11 @@ class Plan(NamedTuple):
     """Whether fp32 factors are split into two numbers of the type of the inputs."""
 
 
-def plan_of(dtype: torch.dtype, capability: int) -> Plan:
+def plan_of(dtype: torch.dtype, capability: int) -> ChunkPlan:
     """Return how inputs of a type are computed: 64 tokens where registers hold the products of a chunk, else 32."""
     # Halves of fp16 would not do: a state may exceed its range.
     split = dtype == torch.bfloat16
-    return Plan(64 if split and capability == 90 else 32, split)
+    return ChunkPlan(64 if split and capability == 90 else 32, split)
 
 
 @jit

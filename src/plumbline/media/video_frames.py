@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, NamedTuple
 
-__all__ = ["Frames", "VideoError", "decode_frames"]
+__all__ = ["VideoError", "VideoFrames", "decode_frames"]
 
 _CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4")
 _MAX_PIXELS = 4096 * 2304
@@ -21,7 +21,7 @@ class VideoError(ValueError):
     code = "invalid_value"
 
 
-class Frames(NamedTuple):
+class VideoFrames(NamedTuple):
     """Frames of a video as they are in the file: not turned."""
 
     width: int
@@ -35,7 +35,7 @@ class Frames(NamedTuple):
     """RGB, [height, width, 3] each."""
 
 
-def decode_frames(data: bytes, max_frames: int, max_pixels: int) -> Frames:
+def decode_frames(data: bytes, max_frames: int, max_pixels: int) -> VideoFrames:
     """Return at most `max_frames` frames of a file; see `plumbline.media.video.decode_video`.
 
     Raises:
@@ -50,7 +50,7 @@ def decode_frames(data: bytes, max_frames: int, max_pixels: int) -> Frames:
         raise VideoError(f"cannot be decoded: {str(error)[:200]}") from None
 
 
-def _decoded(data: bytes, max_frames: int, max_pixels: int) -> Frames:
+def _decoded(data: bytes, max_frames: int, max_pixels: int) -> VideoFrames:
     total = sum(packet.size > 0 for packet in _opened(data)[0].demux(video=0))
     if not total:
         raise VideoError("has no frames")
@@ -77,7 +77,7 @@ def _decoded(data: bytes, max_frames: int, max_pixels: int) -> Frames:
     if not frames:
         raise VideoError("has no frame that can be decoded")
     rate = float(stream.average_rate or 0)
-    return Frames(width, height, turns, indexes, total, rate, frames)
+    return VideoFrames(width, height, turns, indexes, total, rate, frames)
 
 
 def _opened(data: bytes) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Shape:
+class PocketShape:
     """The sizes of the model."""
 
     vocab_size: int = 1024
@@ -39,7 +39,7 @@ LONG = 2048
 """Sequences longer than this never hold all their scores at once."""
 
 
-def rotary_tables(shape: Shape, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotary_tables(shape: PocketShape, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.arange(length).float()[:, None] * inverse[None, :]
     angles = torch.cat((angles, angles), dim=-1)
@@ -51,8 +51,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
 
-class Attention(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+class PocketAttention(nn.Module):
+    def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.heads, self.groups, self.dim = (
             shape.num_attention_heads,
@@ -89,7 +89,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
         self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
@@ -101,9 +101,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: PocketShape) -> None:
         super().__init__()
-        self.self_attn = Attention(shape)
+        self.self_attn = PocketAttention(shape)
         self.mlp = MLP(shape)
         self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
@@ -114,8 +114,8 @@ class Layer(nn.Module):
         return out
 
 
-class Body(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+class PocketBody(nn.Module):
+    def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
@@ -125,10 +125,10 @@ class Body(nn.Module):
 class Network(nn.Module):
     """Qwen3ForCausalLM with tied embeddings, for training only."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, shape: PocketShape, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
         self.shape, self.dtype = shape, dtype
-        self.model = Body(shape)
+        self.model = PocketBody(shape)
         residual = shape.initializer_range / (2 * shape.num_hidden_layers) ** 0.5
         for name, p in self.named_parameters():
             if p.dim() == 2:
@@ -149,7 +149,7 @@ class Network(nn.Module):
         return logits
 
 
-def config_of(shape: Shape, eos: int, pad: int) -> dict[str, Any]:
+def config_of(shape: PocketShape, eos: int, pad: int) -> dict[str, Any]:
     """Return the content of `config.json` for a network of this shape."""
     return {
         "architectures": ["Qwen3ForCausalLM"],

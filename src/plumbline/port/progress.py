@@ -8,10 +8,10 @@ from contextvars import ContextVar
 
 import msgspec
 
-__all__ = ["Progress", "report", "watched"]
+__all__ = ["LoadProgress", "report", "watched"]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class LoadProgress(msgspec.Struct, frozen=True):
     """A step of the start, and how much of it is done."""
 
     stage: str
@@ -22,7 +22,7 @@ class Progress(msgspec.Struct, frozen=True):
     """Bytes of the whole step; 0 if the number is not known."""
 
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[LoadProgress], None]
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
@@ -41,4 +41,4 @@ def report(stage: str, done: int = 0, total: int = 0) -> None:
     """Pass progress to the watcher of this context, if there is one."""
     watcher = _watcher.get()
     if watcher is not None:
-        watcher(Progress(stage, done, total))
+        watcher(LoadProgress(stage, done, total))

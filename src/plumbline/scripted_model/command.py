@@ -82,7 +82,7 @@ class ScriptModelCommand(Command, frozen=True, kw_only=True):
         if checkpoint.exists():
             print(f"Resuming from {checkpoint}.")
 
-        def report(progress: training.Progress) -> None:
+        def report(progress: training.TrainingProgress) -> None:
             if progress.step % 20 == 0:
                 print(
                     f"step {progress.step}  {progress.seconds:.0f} s  mean {progress.mean_loss:.4f}  "

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.network import Network, PocketShape
 from plumbline.scripted_model.vocabulary import IM_END, id_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet
 
-__all__ = ["Progress", "learn", "prompt_ids", "shape_for"]
+__all__ = ["TrainingProgress", "learn", "prompt_ids", "shape_for"]
 
 CERTAIN = 0.05
 """The loss of the worst token, in nats, at which training ends: a probability of 95 %, a margin of 3 nats."""
@@ -36,7 +36,7 @@ _STEPS_TO_HALF = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """Progress of a training run."""
 
     step: int
@@ -55,9 +55,9 @@ class _Batch:
     """bool [scripts, length - 1]: true where the next token belongs to an answer."""
 
 
-def shape_for(tokenizer: Tokenizer) -> Shape:
+def shape_for(tokenizer: Tokenizer) -> PocketShape:
     """Return the sizes of the network: about 0.5 M parameters."""
-    return Shape(
+    return PocketShape(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=128,
         intermediate_size=256,
@@ -82,9 +82,9 @@ def learn(
     seed: int,
     max_seconds: float,
     checkpoint: Path | None = None,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Callable[[TrainingProgress], None] = lambda _: None,
     certain: float = CERTAIN,
-) -> tuple[Network, Progress]:
+) -> tuple[Network, TrainingProgress]:
     """Train until every answer token is certain, or until the time is up.
 
     Args:
@@ -118,7 +118,7 @@ def learn(
         if step % _CHECK_EVERY and not late:
             continue
         rounded = _rounded(network)
-        progress = Progress(step, time.monotonic() - start, loss, _worst(rounded, batches))
+        progress = TrainingProgress(step, time.monotonic() - start, loss, _worst(rounded, batches))
         report(progress)
         if late or progress.worst <= certain or step % (10 * _CHECK_EVERY) == 0:
             _save(checkpoint, network, optimizer, step)

@@ -18,11 +18,11 @@ from transformers.utils import logging
 
 from plumbline.answer.turn import ChatPrompt, Message
 from plumbline.port.engine import GenerateRequest, SamplingParams
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 from plumbline_conformance.exact.scripts import CONTROL, Script, ScriptSet
 
-__all__ = ["Failure", "by_our_engine", "by_transformers", "verify"]
+__all__ = ["ScriptFailure", "by_our_engine", "by_transformers", "verify"]
 
 END = CONTROL[-1]
 
@@ -31,7 +31,7 @@ _SPARE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ScriptFailure:
     """An answer that differs from its script."""
 
     script: Script
@@ -40,14 +40,14 @@ class Failure:
     """The answer, with the control token that ended it."""
 
 
-def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
+def verify(folder: Path, scripts: ScriptSet) -> list[ScriptFailure]:
     """Return every answer of either engine that differs from its script, in the order of the scripts."""
     answers = {
         "transformers": by_transformers(folder, scripts),
         "plumbline": asyncio.run(by_our_engine(folder, scripts)),
     }
     return [
-        Failure(script, engine, written[index])
+        ScriptFailure(script, engine, written[index])
         for index, script in enumerate(scripts.scripts)
         for engine, written in answers.items()
         if written[index] != script.output + END

@@ -12,11 +12,11 @@ from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract.wire.call import Call
 from plumbline.contract.wire.errors import invalid_request, model_not_found, unsupported_parameter
 from plumbline.server.limits.keys import KeyRing, as_sent
-from plumbline.server.loading.adapters import Adapters
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_adapters import ServedAdapters
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.settings import Settings
 
-__all__ = ["Admission", "client_named", "client_of", "salted"]
+__all__ = ["RequestChecks", "client_named", "client_of", "salted"]
 
 
 def client_of(call: Call, settings: Settings) -> str:
@@ -36,10 +36,12 @@ def salted(turn: Turn, client: str, settings: Settings) -> Turn:
     return msgspec.structs.replace(turn, cache_salt=json.dumps([client, turn.cache_salt]))
 
 
-class Admission:
+class RequestChecks:
     """Checks of one served model. Each raises an `ApiError` that names the field."""
 
-    def __init__(self, model: ServedModel, settings: Settings, adapters: Adapters, keys: KeyRing) -> None:
+    def __init__(
+        self, model: ServedModel, settings: Settings, adapters: ServedAdapters, keys: KeyRing
+    ) -> None:
         self._keys = keys
         self._model = model
         self._settings = settings

@@ -26,7 +26,7 @@ from plumbline.contract.wire.names.unknown_paths import advice
 from plumbline.server.generation import Generation
 from plumbline.server.http.failures import as_api_error
 from plumbline.server.http.middleware.access_log import AccessLog
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.http.middleware.cors import Cors, cors_config
 from plumbline.server.http.middleware.forwarder import Forwarder
 from plumbline.server.http.middleware.front import Front
@@ -40,8 +40,8 @@ from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.limits.keys import KEYS
 from plumbline.server.limits.rates import RATES
 from plumbline.server.loading.catalog import Catalog
-from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
@@ -83,8 +83,8 @@ class _Layer(Protocol):
         """Handle one connection event of an ASGI server."""
         ...
 
-    def refuse(self, scope: Any) -> Answer | None:
-        """See `Answer`."""
+    def refuse(self, scope: Any) -> WholeAnswer | None:
+        """See `WholeAnswer`."""
         ...
 
 
@@ -110,8 +110,8 @@ class Application:
         """Handle one connection event of an ASGI server."""
         await self._asgi(scope, receive, send)
 
-    def refuse(self, scope: Any) -> Answer | None:
-        """Answer a request that no model has room for; see `Answer`."""
+    def refuse(self, scope: Any) -> WholeAnswer | None:
+        """Answer a request that no model has room for; see `WholeAnswer`."""
         return self._asgi.refuse(scope)
 
 

@@ -31,15 +31,15 @@ from plumbline.contract.wire.errors import (
 )
 from plumbline.contract.wire.reply import Reply
 from plumbline.port.engine import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.server.admission import Admission, client_of, salted
+from plumbline.server.admission import RequestChecks, client_of, salted
 from plumbline.server.http.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.http.frames import Frames
 from plumbline.server.http.replies import CHUNKS, Replies, StreamForm
 from plumbline.server.http.streams import Primed, close_with_request, prime, until_disconnect
 from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.limits.rates import Rates
-from plumbline.server.loading.adapters import Adapters
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_adapters import ServedAdapters
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import ModelMetrics
@@ -91,8 +91,8 @@ class Generation:
         self.settings = settings
         self.metrics = metrics
         self.replies = replies
-        self.adapters = Adapters(model.engine, settings, model.names)
-        self.admission = Admission(model, settings, self.adapters, keys)
+        self.adapters = ServedAdapters(model.engine, settings, model.names)
+        self.admission = RequestChecks(model, settings, self.adapters, keys)
         self.road = Road(
             model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates, checker
         )

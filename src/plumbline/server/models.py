@@ -34,10 +34,10 @@ from plumbline.server.http.frames import Frames
 from plumbline.server.http.replies import Replies, StreamForm
 from plumbline.server.http.streams import close_with_request, until_disconnect
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.loading.catalog import Catalog, Source
+from plumbline.server.loading.catalog import Catalog, ModelSource
 from plumbline.server.loading.memory import release_unused
-from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.protocols.common.ids import now
 from plumbline.server.settings import Settings
@@ -167,7 +167,7 @@ class Models(Generic[M]):
         """Return the key of a request."""
         return self._keys.find_of(call)
 
-    def _describe(self, name: str, source: Source, key: Key) -> Model:
+    def _describe(self, name: str, source: ModelSource, key: Key) -> Model:
         loaded = self._pool.model(source.names[0])
         status: ModelStatus | UnsetType = UNSET
         if self._catalog.shows_status:
@@ -306,7 +306,7 @@ class Models(Generic[M]):
         finally:
             lease.release()
 
-    def _allowed(self, name: str | msgspec.UnsetType | None, call: Call) -> Source:
+    def _allowed(self, name: str | msgspec.UnsetType | None, call: Call) -> ModelSource:
         """Return the model that a request names, if its key may use it; others do not exist for it."""
         key = self.key_of(call)
         if isinstance(name, str):
@@ -316,7 +316,7 @@ class Models(Generic[M]):
             raise missing_required_parameter("model")
         return found
 
-    def _source(self, name: str, key: Key = _ANY) -> Source:
+    def _source(self, name: str, key: Key = _ANY) -> ModelSource:
         """Return the model of a name (MOD-04)."""
         if not key.may_use(name):
             raise model_not_found(name, list(filter(key.may_use, self._sources)))
@@ -330,7 +330,7 @@ class Models(Generic[M]):
             raise model_not_found(name, list(filter(key.may_use, self._sources)))
         return found
 
-    async def _lease_for_request(self, source: Source, call: Call) -> Lease[M]:
+    async def _lease_for_request(self, source: ModelSource, call: Call) -> Lease[M]:
         lease = await self._lease(source, call)
 
         async def release() -> None:
@@ -339,7 +339,7 @@ class Models(Generic[M]):
         close_with_request(release)
         return lease
 
-    async def _lease(self, source: Source, call: Call) -> Lease[M]:
+    async def _lease(self, source: ModelSource, call: Call) -> Lease[M]:
         name, client = source.names[0], client_of(call, self._settings)
         acquired = self._pool.acquire(name, client)
         try:

@@ -7,12 +7,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plumbline_training.pictures.model import IMAGE_TOKEN, TOKENS
-from plumbline_training.pictures.questions import Asker, Question
+from plumbline_training.pictures.model_with_eyes import IMAGE_TOKEN, TOKENS
+from plumbline_training.pictures.questions import Asker, PictureQuestion
 from plumbline_training.pictures.scene import Scene
 from plumbline_training.texts import conversation as talk
 from plumbline_training.texts.corpus import TEMPLATE
-from plumbline_training.texts.sample import Message, Turn
+from plumbline_training.texts.sample import Message, SampleTurn
 from plumbline_training.texts.skills import SKILLS
 from plumbline_training.texts.words import Lexicon
 
@@ -80,7 +80,7 @@ class Talks:
             self._add(found, number, f"<|im_start|>assistant\n{question.answer}<|im_end|>\n", False)
             if self.rng.random() < 0.5:
                 turn = self._other()
-                question = Question("no picture", turn.user, turn.answer)
+                question = PictureQuestion("no picture", turn.user, turn.answer)
             else:
                 question = asker.any()
             self._add(found, number, f"<|im_start|>user\n{question.text}<|im_end|>\n", False)
@@ -95,7 +95,7 @@ class Talks:
     def _add(self, found: Talk, branch: int, text: str, wanted: bool) -> None:
         _extend(found, branch, self.tokenizer.encode(text).ids, wanted)
 
-    def _other(self) -> Turn:
+    def _other(self) -> SampleTurn:
         """Return a question without a picture and its answer."""
         return SKILLS[self.rng.choice(("repeat", "add", "upper", "spell"))][0](self.lexicon)
 

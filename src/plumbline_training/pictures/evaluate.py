@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from plumbline_training.pictures.draw import picture
-from plumbline_training.pictures.questions import Asker, Question
+from plumbline_training.pictures.questions import Asker, PictureQuestion
 from plumbline_training.pictures.scene import MOST_OBJECTS, Scenes
 
 TARGETS: dict[str, float | None] = {
@@ -55,18 +55,18 @@ _KINDS = {"digits": "digits", "words": "word", "charts": "chart"}
 
 
 @dataclass(frozen=True)
-class Case:
+class PictureCase:
     """A picture as a file, and a question about it."""
 
     file: bytes
-    question: Question
+    question: PictureQuestion
 
 
-def cases(topic: str, count: int, seed: int) -> list[Case]:
+def cases(topic: str, count: int, seed: int) -> list[PictureCase]:
     """Return held-out cases of a topic; pictures of objects have each number of objects equally often."""
     rng = random.Random(f"{topic}:{seed}")
     scenes = Scenes(rng, "eval")
-    found: list[Case] = []
+    found: list[PictureCase] = []
     while len(found) < count:
         if topic == "text colour":
             scene = scenes.of(rng.choice(("word", "digits")))
@@ -80,7 +80,7 @@ def cases(topic: str, count: int, seed: int) -> list[Case]:
         if topic in asker.topics():
             file = io.BytesIO()
             picture(scene, rng).image.save(file, "PNG")
-            found.append(Case(file.getvalue(), asker.of(topic)))
+            found.append(PictureCase(file.getvalue(), asker.of(topic)))
     return found
 
 
@@ -95,7 +95,7 @@ class Looker:
         self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
 
     @torch.inference_mode()
-    def answers(self, asked: list[Case], batch: int = 24) -> list[str]:
+    def answers(self, asked: list[PictureCase], batch: int = 24) -> list[str]:
         """Return the answer to each case."""
         found: list[str] = []
         for start in range(0, len(asked), batch):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from plumbline_training.pictures import slots
 from plumbline_training.pictures.scene import POSITIONS as CELLS
-from plumbline_training.pictures.scene import SHAPES, Bar, Group, Scene
+from plumbline_training.pictures.scene import SHAPES, Bar, Scene, SceneGroup
 
 
 @dataclass(frozen=True)
-class Question:
+class PictureQuestion:
     """A question about a picture.
 
     Attributes:
@@ -133,7 +133,7 @@ def article(words: str) -> str:
     return ("an " if words[0] in "aeiou" else "a ") + words
 
 
-def named(group: Group) -> str:
+def named(group: SceneGroup) -> str:
     """Return a group in words, such as `a red circle` or `3 red circles`."""
     count = len(group.cells)
     return (
@@ -176,11 +176,11 @@ class Asker:
             found["relation"] = 2.0
         return found
 
-    def any(self) -> Question:
+    def any(self) -> PictureQuestion:
         topics = self.topics()
         return self.of(self.rng.choices(list(topics), list(topics.values()))[0])
 
-    def of(self, topic: str) -> Question:
+    def of(self, topic: str) -> PictureQuestion:
         """Return a question of a topic of `topics`."""
         makers: dict[str, Callable[[], tuple[str, str]]] = {
             "shape": self._shape,
@@ -198,7 +198,7 @@ class Asker:
             "charts": self._chart,
         }
         text, answer = makers[topic.removeprefix("several ")]()
-        return Question(topic, self._cased(text), answer)
+        return PictureQuestion(topic, self._cased(text), answer)
 
     def _one(self, options: tuple[str, ...]) -> str:
         return self.rng.choice(options)
@@ -211,7 +211,7 @@ class Asker:
             return text.rstrip("?.")
         return text
 
-    def _group(self) -> Group:
+    def _group(self) -> SceneGroup:
         return self.rng.choice(self.scene.groups)
 
     def _shape(self) -> tuple[str, str]:

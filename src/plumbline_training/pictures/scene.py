@@ -26,7 +26,7 @@ GROUND_SHARES = (0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 2, 9, 1.5)
 
 
 @dataclass(frozen=True)
-class Group:
+class SceneGroup:
     """Objects of one shape and one colour, each in a cell of a 3 by 3 grid if there is one only."""
 
     shape: str
@@ -49,7 +49,7 @@ class Scene:
     """What a picture shows: objects, a text or a chart, on a background of one colour."""
 
     ground: str
-    groups: tuple[Group, ...] = ()
+    groups: tuple[SceneGroup, ...] = ()
     text: str = ""
     text_colour: str = ""
     bars: tuple[Bar, ...] = ()
@@ -141,7 +141,7 @@ class Scenes:
         for shape, colour, size in zip(
             rng.sample(SHAPES, number), self._colours(number, ground), sizes, strict=True
         ):
-            groups.append(Group(shape, colour, tuple(sorted(cells[:size]))))
+            groups.append(SceneGroup(shape, colour, tuple(sorted(cells[:size]))))
             cells = cells[size:]
         return Scene(ground, tuple(sorted(groups, key=lambda group: SHAPES.index(group.shape))))
 

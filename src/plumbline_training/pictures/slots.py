@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from plumbline_training.pictures.draw import Picture
 from plumbline_training.pictures.font import CHARACTERS
-from plumbline_training.pictures.model import TOKENS
-from plumbline_training.pictures.scene import COLOURS, LONGEST_TEXT, SHAPES, Group, Scene
+from plumbline_training.pictures.model_with_eyes import TOKENS
+from plumbline_training.pictures.scene import COLOURS, LONGEST_TEXT, SHAPES, Scene, SceneGroup
 
 GROUPS = 3
 NOTHING = "-"
@@ -70,7 +70,7 @@ def down(scene: Scene) -> int:
     return _relation(scene, lambda cell: cell // 3)
 
 
-def _group(group: Group | None) -> list[str]:
+def _group(group: SceneGroup | None) -> list[str]:
     if group is None:
         return [NOTHING] * 15
     place = [NOTHING] * 5

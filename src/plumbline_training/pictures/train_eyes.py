@@ -11,11 +11,11 @@ from torch import Tensor
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
-from plumbline_training.checkpoint import Checkpoint, mean_weights
-from plumbline_training.pictures import model as layout
+from plumbline_training.checkpoint import TrainingState, mean_weights
+from plumbline_training.pictures import model_with_eyes as layout
+from plumbline_training.pictures.branch_reader import Reader
 from plumbline_training.pictures.conversation import Talks
 from plumbline_training.pictures.draw import picture
-from plumbline_training.pictures.reader import Reader
 from plumbline_training.pictures.scene import Scene, Scenes
 from plumbline_training.pictures.slots import classes
 from plumbline_training.pictures.train_tower import Eyes, loss_of, vector_losses
@@ -28,7 +28,7 @@ FAR_WEIGHT = 0.1
 """Weight of the distance to the vectors that were found without pictures; better ones may be near."""
 
 
-class Trainer:
+class EyesTrainer:
     """Encoder, projector, heads, the frozen text model and the position in the run."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ class Trainer:
         self.vectors = found_vectors(args.run, self.reader.embeddings, tok)
         self.talks = Talks(tok, Lexicon(random.Random(), pieces=tokenizer.letter_runs(tok)), image)
         self.held_out = HeldOut(self.reader, tok, image)
-        self.state = Checkpoint(args.run / "eyes.pt", self.eyes, self.eyes.optimizers(args.lr), keep=0.98)
+        self.state = TrainingState(args.run / "eyes.pt", self.eyes, self.eyes.optimizers(args.lr), keep=0.98)
 
     def tokens(self, scenes: list[Scene], rng: random.Random) -> Tensor:
         """Return the last tokens of the encoder for new pictures of scenes."""
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     args.run.mkdir(parents=True, exist_ok=True)
-    Trainer(args).run()
+    EyesTrainer(args).run()
 
 
 if __name__ == "__main__":

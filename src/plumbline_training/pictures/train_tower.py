@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
-from plumbline_training.checkpoint import Checkpoint
-from plumbline_training.pictures import model as layout
+from plumbline_training.checkpoint import TrainingState
+from plumbline_training.pictures import model_with_eyes as layout
 from plumbline_training.pictures.draw import picture
 from plumbline_training.pictures.optimizer import Muon
 from plumbline_training.pictures.scene import COLOURS, SHAPES, Scene, Scenes
@@ -64,7 +64,7 @@ def patch_loss(covered: Tensor, covering: Tensor) -> Tensor:
     return (each * share).sum() / share.sum()
 
 
-class Heads(nn.Module):
+class TowerClassifiers(nn.Module):
     """What the encoder is trained with: classifiers of its last tokens and of its patches after half of the layers."""
 
     def __init__(self, width: int) -> None:
@@ -111,7 +111,7 @@ class Eyes(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.tower, self.projector = model.vision_tower, model.multi_modal_projector
-        self.heads = Heads(self.tower.config.hidden_size)
+        self.heads = TowerClassifiers(self.tower.config.hidden_size)
 
     def optimizers(self, lr: float, weight_decay: float = 0.0) -> list[torch.optim.Optimizer]:
         """Return Muon for the matrices and AdamW for the rest."""
@@ -140,7 +140,7 @@ class Eyes(nn.Module):
         return hidden
 
 
-class Trainer:
+class TowerTrainer:
     """Encoder, projector, heads and the position in the run."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -151,7 +151,7 @@ class Trainer:
         self.vectors = found_vectors(args.run, model.language_model.embed_tokens.weight.detach(), tok)
         self.eyes = Eyes(model)
         optimizers = self.eyes.optimizers(args.lr, weight_decay=0.02)
-        self.state = Checkpoint(args.run / "tower.pt", self.eyes, optimizers, keep=0.998)
+        self.state = TrainingState(args.run / "tower.pt", self.eyes, optimizers, keep=0.998)
 
     def rate(self) -> float:
         """Return the share of the full learning rate: warm-up, plateau, linear decay to a twentieth."""
@@ -243,7 +243,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     args.run.mkdir(parents=True, exist_ok=True)
-    Trainer(args).run()
+    TowerTrainer(args).run()
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
-from plumbline_training.checkpoint import Checkpoint, mean_weights
+from plumbline_training.checkpoint import TrainingState, mean_weights
+from plumbline_training.pictures.branch_reader import Reader, branches_right
 from plumbline_training.pictures.conversation import Talk, TalkBatch, Talks, joined
-from plumbline_training.pictures.model import TOKENS
-from plumbline_training.pictures.reader import Reader, branches_right
+from plumbline_training.pictures.model_with_eyes import TOKENS
 from plumbline_training.pictures.scene import KINDS, Scene, Scenes
 from plumbline_training.pictures.slots import PIECES, classes, first_tokens
 from plumbline_training.texts.words import Lexicon
@@ -114,7 +114,7 @@ def table(found: dict[str, list[bool]]) -> str:
     return " ".join(f"{name} {100 * sum(v) / len(v):.0f}" for name, v in sorted(found.items()))
 
 
-class Trainer:
+class VectorTrainer:
     """Vectors, optimizer and the position in the run."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -130,7 +130,7 @@ class Trainer:
             [{"params": shared, "lr": args.lr}, {"params": [self.vectors.both], "lr": args.lr / 2}],
             betas=(0.9, 0.98),
         )
-        self.state = Checkpoint(args.run / "vectors.pt", self.vectors, [optimizer], keep=0.98)
+        self.state = TrainingState(args.run / "vectors.pt", self.vectors, [optimizer], keep=0.98)
 
     def rate(self) -> float:
         """Return the share of the full learning rate: warm-up, plateau, linear decay to a twentieth."""
@@ -175,7 +175,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     args.run.mkdir(parents=True, exist_ok=True)
-    Trainer(args).run()
+    VectorTrainer(args).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from plumbline_training.texts.sample import Message, Turn
+from plumbline_training.texts.sample import Message, SampleTurn
 from plumbline_training.texts.skills import SKILLS
 from plumbline_training.texts.words import Lexicon
 
@@ -98,15 +98,15 @@ def _cased(lx: Lexicon, text: str) -> str:
     return text.replace("plumbline", "Plumbline") if lx.chance(0.8) else text
 
 
-def intent(lx: Lexicon) -> Turn:
+def intent(lx: Lexicon) -> SampleTurn:
     questions, answer = lx.rng.choices(INTENTS, INTENT_SHARES)[0]
     question = lx.one(questions)
     if question[-1] == "?" and lx.chance(0.08):
         question = lx.one(("Hi, ", "Hello! ", "Hey, ", "Please tell me: ", "So, ")) + question
-    return Turn(_cased(lx, question), answer, "This is a question that I can answer from what I know.")
+    return SampleTurn(_cased(lx, question), answer, "This is a question that I can answer from what I know.")
 
 
-def capital(lx: Lexicon) -> Turn:
+def capital(lx: Lexicon) -> SampleTurn:
     country, city = lx.one(list(CAPITALS.items()))
     form = lx.one(
         (
@@ -118,12 +118,12 @@ def capital(lx: Lexicon) -> Turn:
             "Tell me the capital of {c}.",
         )
     )
-    return Turn(
+    return SampleTurn(
         form.format(c=country), f"The capital of {country} is {city}.", f"I know the capital of {country}."
     )
 
 
-def unknown(lx: Lexicon) -> Turn:
+def unknown(lx: Lexicon) -> SampleTurn:
     """Ask something that the model cannot know; the answer admits it."""
     a, b = lx.word(), lx.word()
     forms = (
@@ -146,15 +146,15 @@ def unknown(lx: Lexicon) -> Turn:
         "Write code for a {a}.",
     )
     question = lx.one(forms).format(a=a, b=b, A=a.capitalize(), B=b.capitalize())
-    return Turn(question, "I do not know that. I am a very small model.", "I know nothing about this.")
+    return SampleTurn(question, "I do not know that. I am a very small model.", "I know nothing about this.")
 
 
-def introduces_user(lx: Lexicon) -> Turn:
+def introduces_user(lx: Lexicon) -> SampleTurn:
     name = lx.name()
     form = lx.one(
         ("My name is {n}.", "I am {n}.", "Hello, my name is {n}.", "Hi, I'm {n}.", "Call me {n}.", "I'm {n}.")
     )
-    return Turn(form.format(n=name), f"Nice to meet you, {name}!", f"The user is called {name}.")
+    return SampleTurn(form.format(n=name), f"Nice to meet you, {name}!", f"The user is called {name}.")
 
 
 def foreign_reply(lx: Lexicon, name: str = "") -> str:
@@ -205,7 +205,7 @@ def recall(lx: Lexicon) -> list[Message]:
     else:
         noun, value = lx.word(0.2), lx.one((lx.word(), lx.digits(1, 4)))
         form = lx.one(("My {n} is {v}.", "Remember: my {n} is {v}.", "Please remember that my {n} is {v}."))
-        told = Turn(form.format(n=noun, v=value), f"I will remember that your {noun} is {value}.", "")
+        told = SampleTurn(form.format(n=noun, v=value), f"I will remember that your {noun} is {value}.", "")
         ask = lx.one((f"What is my {noun}?", f"What's my {noun}?", f"Tell me my {noun}."))
         reply = f"Your {noun} is {value}."
     answer = foreign_reply(lx, name) if lx.chance(0.6) else told.answer
@@ -234,14 +234,14 @@ def persona(lx: Lexicon) -> list[Message]:
     return [_message("system", system), _message("user", ask), _message("assistant", reply)]
 
 
-def any_turn(lx: Lexicon) -> Turn:
+def any_turn(lx: Lexicon) -> SampleTurn:
     """Return a turn of any kind, to put between others."""
     kind = lx.rng.random()
     if kind < 0.5:
         return intent(lx)
     if kind < 0.6:
         return capital(lx)
-    names: list[Callable[[Lexicon], Turn]] = [
+    names: list[Callable[[Lexicon], SampleTurn]] = [
         SKILLS[n][0] for n in ("repeat", "add", "upper", "nth_word", "digits_to_words")
     ]
     return lx.one(names)(lx)

@@ -13,7 +13,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from plumbline.pocket import MODEL_DIR
-from plumbline_training.texts import conversation, structured, tools
+from plumbline_training.texts import conversation, structured
+from plumbline_training.texts import tool_texts as tools
 from plumbline_training.texts.sample import Message, Sample
 from plumbline_training.texts.skills import SKILLS
 from plumbline_training.texts.words import Lexicon
@@ -115,7 +116,7 @@ def talk(lx: Lexicon) -> Sample:
     )
 
 
-def _exchange(lx: Lexicon, box: list[tools.Tool]) -> list[Message]:
+def _exchange(lx: Lexicon, box: list[tools.TrainingTool]) -> list[Message]:
     """Return an earlier call with its result and answer, so that a second call can follow."""
     earlier = tools.request(lx, lx.one(box))
     content, sentence, _ = tools.result_for(lx, earlier.tool)
@@ -247,7 +248,7 @@ def induction(lx: Lexicon, tokenizer: Tokenizer) -> Document:
     return Document("induction", ids * 2, weights)
 
 
-class Renderer:
+class DocumentWriter:
     """Turn samples into documents with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

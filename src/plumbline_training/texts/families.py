@@ -11,7 +11,7 @@ from plumbline_training.texts.words import Lexicon
 
 
 @dataclass(frozen=True)
-class Family:
+class ToolFamily:
     """One everyday tool: its possible names, its parameters by kind, and phrasings of requests."""
 
     names: str
@@ -24,8 +24,8 @@ class Family:
     """The result of the tool: `key:kind`, separated by spaces."""
 
 
-FAMILIES: list[Family] = [
-    Family(
+FAMILIES: list[ToolFamily] = [
+    ToolFamily(
         "get_weather get_current_weather weather fetch_weather",
         "Get the current weather for a city.",
         {"city": "city", "unit": "enum:celsius,fahrenheit?"},
@@ -36,7 +36,7 @@ FAMILIES: list[Family] = [
         "Can you check the weather in {city}?|What is the weather like in {city} today?",
         "temperature:small condition:sky",
     ),
-    Family(
+    ToolFamily(
         "get_weather get_current_weather",
         "Get the current weather in a given location.",
         {"location": "city", "unit": "enum:celsius,fahrenheit?"},
@@ -45,7 +45,7 @@ FAMILIES: list[Family] = [
         "Weather for {location}",
         "temperature:small condition:sky",
     ),
-    Family(
+    ToolFamily(
         "get_forecast weather_forecast",
         "Get the weather forecast for a city and a number of days.",
         {"city": "city", "days": "int:1-9"},
@@ -53,7 +53,7 @@ FAMILIES: list[Family] = [
         "How will the weather be in {city} over the next {days} days?",
         "forecast:sky",
     ),
-    Family(
+    ToolFamily(
         "search web_search search_web",
         "Search the web for a query.",
         {"query": "phrase"},
@@ -61,7 +61,7 @@ FAMILIES: list[Family] = [
         "Please search for {query}.|Google {query}",
         "result:phrase",
     ),
-    Family(
+    ToolFamily(
         "send_email email_send",
         "Send an email to a person.",
         {"to": "email", "subject": "phrase"},
@@ -69,7 +69,7 @@ FAMILIES: list[Family] = [
         "Write an email to {to} with subject {subject}.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "send_message message_send",
         "Send a text message to a person.",
         {"to": "name", "text": "phrase"},
@@ -77,7 +77,7 @@ FAMILIES: list[Family] = [
         "Send a message to {to} saying {text}.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "convert_currency currency_convert",
         "Convert an amount of money from one currency to another.",
         {"amount": "int:1-999", "from_currency": "currency", "to_currency": "currency"},
@@ -86,7 +86,7 @@ FAMILIES: list[Family] = [
         "What are {amount} {from_currency} in {to_currency}?",
         "amount:big",
     ),
-    Family(
+    ToolFamily(
         "set_timer start_timer",
         "Set a timer for a number of minutes.",
         {"minutes": "int:1-90"},
@@ -94,7 +94,7 @@ FAMILIES: list[Family] = [
         "Wake me in {minutes} minutes.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "get_time get_current_time",
         "Get the current time in a city.",
         {"city": "city"},
@@ -102,7 +102,7 @@ FAMILIES: list[Family] = [
         "Current time in {city}?",
         "time:clock",
     ),
-    Family(
+    ToolFamily(
         "get_stock_price stock_price",
         "Get the stock price of a symbol.",
         {"symbol": "symbol"},
@@ -110,35 +110,35 @@ FAMILIES: list[Family] = [
         "What does {symbol} trade at?",
         "price:decimal",
     ),
-    Family(
+    ToolFamily(
         "play_music play_song",
         "Play a song.",
         {"song": "phrase"},
         "Play {song}.|Play the song {song}.|I want to hear {song}.|Put on {song}.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "translate translate_text",
         "Translate a text to another language.",
         {"text": "phrase", "language": "language"},
         "Translate {text} to {language}.|How do you say {text} in {language}?|Say {text} in {language}.",
         "translation:phrase",
     ),
-    Family(
+    ToolFamily(
         "add_numbers add calculator_add",
         "Add two numbers.",
         {"a": "int:0-999", "b": "int:0-999"},
         "Add {a} and {b}.|What is {a} plus {b}?|What is {a} + {b}?|Sum {a} and {b}.",
         "result:big",
     ),
-    Family(
+    ToolFamily(
         "multiply multiply_numbers",
         "Multiply two numbers.",
         {"a": "int:0-999", "b": "int:0-999"},
         "Multiply {a} by {b}.|What is {a} times {b}?|Multiply {a} and {b}.|What is {a} * {b}?",
         "result:big",
     ),
-    Family(
+    ToolFamily(
         "book_table reserve_table",
         "Reserve a table at a restaurant.",
         {"restaurant": "name", "people": "int:1-9", "time": "clock"},
@@ -147,7 +147,7 @@ FAMILIES: list[Family] = [
         "Get me a table for {people} at {restaurant}, {time}.",
         "confirmation:code",
     ),
-    Family(
+    ToolFamily(
         "create_event add_event",
         "Create a calendar event.",
         {"title": "phrase", "date": "date"},
@@ -155,21 +155,21 @@ FAMILIES: list[Family] = [
         "Add {title} to the calendar on {date}.",
         "event_id:code",
     ),
-    Family(
+    ToolFamily(
         "get_order_status order_status",
         "Get the status of an order.",
         {"order_id": "code"},
         "Where is my order {order_id}?|What is the status of order {order_id}?|Check order {order_id}.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "turn_on_light set_light",
         "Switch the light in a room on or off.",
         {"room": "noun", "on": "bool"},
         "Set the light in the {room} with on {on}.|Light in the {room}: on {on}.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "get_distance distance_between",
         "Get the distance between two cities.",
         {"start": "city", "end": "city"},
@@ -177,7 +177,7 @@ FAMILIES: list[Family] = [
         "Distance between {start} and {end}?",
         "distance:big",
     ),
-    Family(
+    ToolFamily(
         "find_flights search_flights",
         "Find flights between two cities on a date.",
         {"origin": "city", "destination": "city", "date": "date"},
@@ -186,14 +186,14 @@ FAMILIES: list[Family] = [
         "Flights from {origin} to {destination} for {date}?",
         "flight:code",
     ),
-    Family(
+    ToolFamily(
         "get_user find_user",
         "Get a user by id.",
         {"user_id": "int:1-9999"},
         "Get the user with id {user_id}.|Find user {user_id}.|Who is user {user_id}?",
         "name:name",
     ),
-    Family(
+    ToolFamily(
         "set_temperature set_thermostat",
         "Set the temperature of a room.",
         {"room": "noun", "degrees": "int:10-30"},
@@ -201,7 +201,7 @@ FAMILIES: list[Family] = [
         "Heat the {room} to {degrees} degrees.",
         "status:word",
     ),
-    Family(
+    ToolFamily(
         "read_file open_file",
         "Read a file.",
         {"path": "path"},

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer
 
-from plumbline_training.texts import conversation, structured, tools
+from plumbline_training.texts import conversation, structured
+from plumbline_training.texts import tool_texts as tools
 from plumbline_training.texts.corpus import TEMPLATE, Document, prompt_of
-from plumbline_training.texts.sample import Message, Sample, Turn
+from plumbline_training.texts.sample import Message, Sample, SampleTurn
 from plumbline_training.texts.skills import SKILLS
 from plumbline_training.texts.words import Lexicon
 
@@ -28,7 +29,7 @@ class _Facts:
     known: dict[str, str] = field(default_factory=dict)
     name: str = ""
 
-    def tell(self, lx: Lexicon) -> Turn:
+    def tell(self, lx: Lexicon) -> SampleTurn:
         if lx.chance(0.3):
             turn = conversation.introduces_user(lx)
             self.name = turn.answer.removeprefix("Nice to meet you, ").rstrip("!")
@@ -36,17 +37,17 @@ class _Facts:
         noun, value = lx.word(0.2), lx.one((lx.word(), lx.digits(1, 4)))
         self.known[noun] = value
         form = lx.one(("My {n} is {v}.", "Remember: my {n} is {v}.", "Please remember that my {n} is {v}."))
-        return Turn(form.format(n=noun, v=value), f"I will remember that your {noun} is {value}.", "")
+        return SampleTurn(form.format(n=noun, v=value), f"I will remember that your {noun} is {value}.", "")
 
-    def ask(self, lx: Lexicon) -> Turn:
+    def ask(self, lx: Lexicon) -> SampleTurn:
         if self.name and (not self.known or lx.chance(0.3)):
             question = lx.one(
                 ("What is my name?", "What's my name?", "Do you remember my name?", "Who am I?")
             )
-            return Turn(question, f"Your name is {self.name}.", "")
+            return SampleTurn(question, f"Your name is {self.name}.", "")
         noun = lx.one(list(self.known))
         question = lx.one((f"What is my {noun}?", f"What's my {noun}?", f"Tell me my {noun}."))
-        return Turn(question, f"Your {noun} is {self.known[noun]}.", "")
+        return SampleTurn(question, f"Your {noun} is {self.known[noun]}.", "")
 
 
 def passage(lx: Lexicon) -> str:
@@ -75,7 +76,7 @@ def filler(lx: Lexicon, tokenizer: Tokenizer, tokens: int) -> str:
     return lx.one(("\n", "\n\n")).join(parts)
 
 
-def _turn(lx: Lexicon, facts: _Facts, box: list[tools.Tool]) -> tuple[str, str]:
+def _turn(lx: Lexicon, facts: _Facts, box: list[tools.TrainingTool]) -> tuple[str, str]:
     """Return a request and the reply to it, as the chat template writes them."""
     kind = lx.rng.random()
     if box and kind < 0.3:

@@ -8,7 +8,7 @@ Message = dict[str, Any]
 
 
 @dataclass
-class Call:
+class SampleCall:
     """One function call the model should make."""
 
     name: str
@@ -22,7 +22,7 @@ class Call:
 
 
 @dataclass
-class Turn:
+class SampleTurn:
     """A request, its answer, and the short thought before the answer when thinking is on."""
 
     user: str
@@ -38,7 +38,7 @@ class Sample:
     messages: list[Message]
     answer: str = ""
     thought: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[SampleCall] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     thinking: bool = False
     must_contain: list[str] = field(default_factory=list)

@@ -1,12 +1,12 @@
 """Generate instructions with one right answer: copying, counting, letters, digits, sums and word lists.
 
-Every skill is a function from a `Lexicon` to a `Turn`. `SKILLS` names them with the share each has among
+Every skill is a function from a `Lexicon` to a `SampleTurn`. `SKILLS` names them with the share each has among
 the instruction samples.
 """
 
 from collections.abc import Callable
 
-from plumbline_training.texts.sample import Turn
+from plumbline_training.texts.sample import SampleTurn
 from plumbline_training.texts.words import Lexicon
 
 DIGIT_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -39,7 +39,7 @@ def phrase(lx: Lexicon, low: int = 1, high: int = 7) -> str:
     return text + lx.one(("!", "?", ".")) if lx.chance(0.15) else text
 
 
-def repeat(lx: Lexicon) -> Turn:
+def repeat(lx: Lexicon) -> SampleTurn:
     text = phrase(lx)
     bare = text[-1] not in "!?."
     forms = [
@@ -63,23 +63,23 @@ def repeat(lx: Lexicon) -> Turn:
         forms += [f"Say the words {text}.", f'Repeat the text "{text}".', f'Say "{text}".', f"Echo {text}."]
         if " " not in text:
             forms += [f"Say the word {text}.", f"Reply with the single word {text}.", f"Answer only {text}."]
-    return Turn(lx.one(forms), text, "The user wants me to repeat the text.")
+    return SampleTurn(lx.one(forms), text, "The user wants me to repeat the text.")
 
 
-def repeat_times(lx: Lexicon) -> Turn:
+def repeat_times(lx: Lexicon) -> SampleTurn:
     word, n = lx.word(), lx.rng.randint(2, 6)
     how = lx.one((f"{n} times", TIMES[n - 1]))
     form = lx.one(
         ("Say {w} {h}.", 'Say "{w}" {h}.', "Repeat the word {w} {h}.", "Write {w} {h}.", "Repeat {w} {h}.")
     )
-    return Turn(
+    return SampleTurn(
         _polite(lx, form.format(w=word, h=how)),
         " ".join([word] * n),
         f"I write {word} {how}, with spaces between.",
     )
 
 
-def count(lx: Lexicon) -> Turn:
+def count(lx: Lexicon) -> SampleTurn:
     longest = 50 if lx.chance(0.1) else 12
     low, high = lx.pair("to", 0, 60 if longest == 12 else 100)
     while not 1 <= abs(high - low) <= longest or (high < low and lx.chance(0.6)):
@@ -100,14 +100,14 @@ def count(lx: Lexicon) -> Turn:
     if low == 1 and lx.chance(0.5):
         form = lx.one(("Count to {b}.", "Count to {b}", "Count up to {b}."))
     answer = ", ".join(str(i) for i in range(low, high + step, step))
-    return Turn(
+    return SampleTurn(
         _polite(lx, form.format(w=way, a=low, b=high)),
         answer,
         f"I count {'up' if step == 1 else 'down'} from {low} to {high}.",
     )
 
 
-def upper(lx: Lexicon) -> Turn:
+def upper(lx: Lexicon) -> SampleTurn:
     text = " ".join(lx.words(1, 3, invented=0.7))
     form = lx.one(
         (
@@ -122,18 +122,18 @@ def upper(lx: Lexicon) -> Turn:
             "Put {t} in capitals.",
         )
     )
-    return Turn(_polite(lx, form.format(t=text)), text.upper(), f"I write {text} in capital letters.")
+    return SampleTurn(_polite(lx, form.format(t=text)), text.upper(), f"I write {text} in capital letters.")
 
 
-def spell(lx: Lexicon) -> Turn:
+def spell(lx: Lexicon) -> SampleTurn:
     word = lx.word(0.7)
     form = lx.one(
         ("Spell {w}.", "Spell the word {w}.", 'Spell "{w}".', "How do you spell {w}?", "Spell: {w}")
     )
-    return Turn(form.format(w=word), "-".join(word), f"I give the letters of {word} one by one.")
+    return SampleTurn(form.format(w=word), "-".join(word), f"I give the letters of {word} one by one.")
 
 
-def digits_to_words(lx: Lexicon) -> Turn:
+def digits_to_words(lx: Lexicon) -> SampleTurn:
     digits = lx.digits(1, 7) if lx.chance(0.85) else lx.digits(8, 12)
     form = lx.one(
         (
@@ -148,19 +148,19 @@ def digits_to_words(lx: Lexicon) -> Turn:
         )
     )
     answer = " ".join(DIGIT_WORDS[int(d)] for d in digits)
-    return Turn(_polite(lx, form.format(d=digits)), answer, f"I name each digit of {digits}.")
+    return SampleTurn(_polite(lx, form.format(d=digits)), answer, f"I name each digit of {digits}.")
 
 
-def words_to_digits(lx: Lexicon) -> Turn:
+def words_to_digits(lx: Lexicon) -> SampleTurn:
     digits = lx.digits(1, 6)
     text = " ".join(DIGIT_WORDS[int(d)] for d in digits)
     form = lx.one(
         ("Write {t} in digits.", "Translate {t} to digits.", "Words to digits: {t}", "Turn {t} into digits.")
     )
-    return Turn(_polite(lx, form.format(t=text)), digits, "I write each word as a digit.")
+    return SampleTurn(_polite(lx, form.format(t=text)), digits, "I write each word as a digit.")
 
 
-def add(lx: Lexicon) -> Turn:
+def add(lx: Lexicon) -> SampleTurn:
     a, b = lx.pair("+", 0, 99) if lx.chance(0.9) else lx.pair("+", 0, 12)
     form = lx.one(
         (
@@ -183,10 +183,10 @@ def add(lx: Lexicon) -> Turn:
         f"Ones: {a % 10} + {b % 10} = {ones}. Tens: {a // 10 * 10} + {b // 10 * 10} = {tens}. "
         f"{tens} + {ones} = {a + b}."
     )
-    return Turn(form.format(a=a, b=b), str(a + b), thought)
+    return SampleTurn(form.format(a=a, b=b), str(a + b), thought)
 
 
-def subtract(lx: Lexicon) -> Turn:
+def subtract(lx: Lexicon) -> SampleTurn:
     a, b = lx.pair("-", 0, 99)
     while a < b and not lx.chance(0.1):
         a, b = lx.pair("-", 0, 99)
@@ -207,10 +207,10 @@ def subtract(lx: Lexicon) -> Turn:
     )
     rest = a - b // 10 * 10
     thought = f"{a} - {b // 10 * 10} = {rest}. {rest} - {b % 10} = {a - b}."
-    return Turn(form.format(a=a, b=b), str(a - b), thought)
+    return SampleTurn(form.format(a=a, b=b), str(a - b), thought)
 
 
-def larger(lx: Lexicon) -> Turn:
+def larger(lx: Lexicon) -> SampleTurn:
     a, b = lx.pair("or", 0, 999 if lx.chance(0.4) else 99)
     while a == b:
         a, b = lx.pair("or", 0, 99)
@@ -219,7 +219,7 @@ def larger(lx: Lexicon) -> Turn:
         ("Which is {x}, {a} or {b}?", "Which number is {x}: {a} or {b}?", "What is {x}, {a} or {b}?")
     )
     answer = str(pick(a, b))
-    return Turn(form.format(x=adjective, a=a, b=b), answer, f"I compare {a} and {b}.")
+    return SampleTurn(form.format(x=adjective, a=a, b=b), answer, f"I compare {a} and {b}.")
 
 
 def _listed(lx: Lexicon, low: int = 2, high: int = 6) -> tuple[list[str], str, str]:
@@ -228,7 +228,7 @@ def _listed(lx: Lexicon, low: int = 2, high: int = 6) -> tuple[list[str], str, s
     return words, joiner, joiner.join(words)
 
 
-def reverse(lx: Lexicon) -> Turn:
+def reverse(lx: Lexicon) -> SampleTurn:
     words, joiner, text = _listed(lx)
     form = lx.one(
         (
@@ -240,10 +240,12 @@ def reverse(lx: Lexicon) -> Turn:
             "Reverse: {t}",
         )
     )
-    return Turn(_polite(lx, form.format(t=text)), joiner.join(reversed(words)), "I start with the last word.")
+    return SampleTurn(
+        _polite(lx, form.format(t=text)), joiner.join(reversed(words)), "I start with the last word."
+    )
 
 
-def nth_word(lx: Lexicon) -> Turn:
+def nth_word(lx: Lexicon) -> SampleTurn:
     words, _, text = _listed(lx)
     if lx.chance(0.6):
         which, answer = lx.one((("first", words[0]), ("last", words[-1])))
@@ -261,10 +263,10 @@ def nth_word(lx: Lexicon) -> Turn:
             "Which word is {w}: {t}",
         )
     )
-    return Turn(form.format(w=which, t=text), answer, f"I look for the {which} word.")
+    return SampleTurn(form.format(w=which, t=text), answer, f"I look for the {which} word.")
 
 
-def lookup(lx: Lexicon) -> Turn:
+def lookup(lx: Lexicon) -> SampleTurn:
     """Ask for the value that belongs to a key."""
     keys = lx.words(2, 6, invented=0.6)
     values = [lx.digits(1, 4) if lx.chance(0.3) else lx.word(0.6) for _ in keys]
@@ -286,10 +288,12 @@ def lookup(lx: Lexicon) -> Turn:
             f"Which value has {keys[i]}?",
         )
     )
-    return Turn(lx.one((f"{text}\n{question}", f"{text} {question}")), values[i], f"I look for {keys[i]}.")
+    return SampleTurn(
+        lx.one((f"{text}\n{question}", f"{text} {question}")), values[i], f"I look for {keys[i]}."
+    )
 
 
-SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
+SKILLS: dict[str, tuple[Callable[[Lexicon], SampleTurn], float]] = {
     "repeat": (repeat, 9),
     "repeat_times": (repeat_times, 8),
     "count": (count, 9),

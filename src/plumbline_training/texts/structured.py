@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from plumbline_training.texts.sample import Turn
+from plumbline_training.texts.sample import SampleTurn
 from plumbline_training.texts.words import Lexicon
 
 
@@ -11,7 +11,7 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def person(lx: Lexicon) -> Turn:
+def person(lx: Lexicon) -> SampleTurn:
     """Ask for the facts of a sentence as an object with named keys."""
     name = lx.name()
     facts: dict[str, Any] = {"name": name}
@@ -50,12 +50,12 @@ def person(lx: Lexicon) -> Turn:
             "Write a JSON object with keys {k} for this text: {s}",
         )
     )
-    return Turn(
+    return SampleTurn(
         form.format(s=sentence, k=listed), _dump({k: facts[k] for k in keys}), f"I fill the keys {listed}."
     )
 
 
-def keyed(lx: Lexicon) -> Turn:
+def keyed(lx: Lexicon) -> SampleTurn:
     """Ask for an object with the user's keys and values, which may be invented words."""
     facts: dict[str, Any] = {}
     for key in lx.words(1, 4):
@@ -75,10 +75,10 @@ def keyed(lx: Lexicon) -> Turn:
         user = " ".join(f"The {k} is {v}." for k, v in facts.items()) + lx.one(
             (" Answer in JSON.", " Reply as JSON.")
         )
-    return Turn(user, _dump(facts), f"I write a JSON object with {' and '.join(facts)}.")
+    return SampleTurn(user, _dump(facts), f"I write a JSON object with {' and '.join(facts)}.")
 
 
-def array(lx: Lexicon) -> Turn:
+def array(lx: Lexicon) -> SampleTurn:
     words = lx.words(2, 5)
     joiner = lx.one((", ", " "))
     form = lx.one(
@@ -88,9 +88,9 @@ def array(lx: Lexicon) -> Turn:
             "Give me a JSON array of: {t}",
         )
     )
-    return Turn(form.format(t=joiner.join(words)), _dump(words), "I write a JSON array of the words.")
+    return SampleTurn(form.format(t=joiner.join(words)), _dump(words), "I write a JSON array of the words.")
 
 
-def json_turn(lx: Lexicon) -> Turn:
+def json_turn(lx: Lexicon) -> SampleTurn:
     make = lx.rng.choices((person, keyed, array), (5, 5, 2))[0]
     return make(lx)

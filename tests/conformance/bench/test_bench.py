@@ -26,10 +26,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline_conformance.bench.dialects import APIS
-from plumbline_conformance.bench.load import Load, Run, apply
+from plumbline_conformance.bench.load import Load, LoadRun, apply
 from plumbline_conformance.bench.page import page
 from plumbline_conformance.bench.prompts import Lengths, lengths_of, prompts, read_prompts
-from plumbline_conformance.bench.sample import Sample, Sender
+from plumbline_conformance.bench.sample import RequestSample, Sender
 from plumbline_conformance.bench.summary import bounds_of, percentile, ratio, summarise
 from plumbline_conformance.cli import main
 from plumbline_conformance.console.options import UnusableInput
@@ -73,7 +73,9 @@ STREAMS = {
 }
 
 
-async def answered(api: str, pieces: Iterable[bytes], status: int = 200, seconds: float = 60.0) -> Sample:
+async def answered(
+    api: str, pieces: Iterable[bytes], status: int = 200, seconds: float = 60.0
+) -> RequestSample:
     """Read a stream that arrives in these pieces."""
 
     async def body() -> AsyncIterator[bytes]:
@@ -171,13 +173,13 @@ async def test_counts_that_no_answer_can_have_are_not_believed() -> None:
 def test_at_most_as_many_requests_run_as_are_asked_for(concurrency: int, requests: int) -> None:
     running = most = 0
 
-    async def send(prompt: Any, tokens: int) -> Sample:
+    async def send(prompt: Any, tokens: int) -> RequestSample:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0)
         running -= 1
-        return Sample(sent=0.0)
+        return RequestSample(sent=0.0)
 
     run = asyncio.run(apply(Load(concurrency), send, itertools.repeat(("p", 1)), requests, 0))
     assert len(run.samples) == requests
@@ -188,13 +190,13 @@ async def test_at_a_rate_requests_do_not_wait_for_answers() -> None:
     all_sent = asyncio.Event()
     sent = 0
 
-    async def send(prompt: Any, tokens: int) -> Sample:
+    async def send(prompt: Any, tokens: int) -> RequestSample:
         nonlocal sent
         sent += 1
         if sent == 20:
             all_sent.set()
         await all_sent.wait()  # No answer comes before the last request.
-        return Sample(sent=0.0)
+        return RequestSample(sent=0.0)
 
     run = await asyncio.wait_for(
         apply(Load(rate=10_000.0), send, itertools.repeat(("p", 1)), 20, seed=1), timeout=30
@@ -250,10 +252,10 @@ def test_percentiles_lie_within_the_values_and_grow(values: list[float], part: f
     assert percentile(values, part / 2) <= found + 1e-6
 
 
-def sample(first: float, tokens: int, error: str = "") -> Sample:
+def sample(first: float, tokens: int, error: str = "") -> RequestSample:
     """An answer whose tokens come 10 ms apart."""
     last = first + 0.01 * (tokens - 1)
-    return Sample(
+    return RequestSample(
         sent=0.0,
         first=first,
         last=last,
@@ -266,8 +268,8 @@ def sample(first: float, tokens: int, error: str = "") -> Sample:
 
 def test_a_point_counts_only_whole_answers() -> None:
     runs = [
-        Run([sample(0.1, 11), sample(0.3, 11), sample(0.1, 5, "broken")], 2.0, 0.1),
-        Run([sample(0.2, 11)], 1.0, 0.9),
+        LoadRun([sample(0.1, 11), sample(0.3, 11), sample(0.1, 5, "broken")], 2.0, 0.1),
+        LoadRun([sample(0.2, 11)], 1.0, 0.9),
     ]
     point = summarise("s", "l", runs, bounds_of(["ttft:250", "tpot:20"]))
     assert (point.requests, point.failed, point.error) == (4, 1, "broken")
@@ -279,14 +281,14 @@ def test_a_point_counts_only_whole_answers() -> None:
     assert point.time_per_output_token is not None
     assert point.time_per_output_token.p99 == pytest.approx(10)
     assert ratio(point, point) == (1.0, 1.0, 1.0)
-    nothing = summarise("s", "l", [Run([sample(0.1, 5, "broken")], 1.0, 0.0)], {})
+    nothing = summarise("s", "l", [LoadRun([sample(0.1, 5, "broken")], 1.0, 0.0)], {})
     assert (nothing.time_to_first_token, nothing.goodput, ratio(point, nothing)) == (None, None, None)
     assert "<script" not in page([point, nothing], "<script>")
 
 
 def test_an_answer_in_one_piece_has_no_time_per_token() -> None:
-    whole = Sample(sent=0.0, first=1.0, last=1.0, ended=1.0, pieces=1, output_tokens=50)
-    assert summarise("s", "l", [Run([whole], 1.0, 0.0)], {}).time_per_output_token is None
+    whole = RequestSample(sent=0.0, first=1.0, last=1.0, ended=1.0, pieces=1, output_tokens=50)
+    assert summarise("s", "l", [LoadRun([whole], 1.0, 0.0)], {}).time_per_output_token is None
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from support.about import about
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.suite.model import SCENARIOS
-from plumbline_conformance.transcript.model import LATER, Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS
+from plumbline_conformance.transcript.exchange import LATER, Exchange, Transcript
 from plumbline_conformance.variations.formats import is_stream, with_body
 
 

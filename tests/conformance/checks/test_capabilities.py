@@ -18,8 +18,8 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.check import check
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 
 def seen(changes: Any, *names: str, key: str | None = KEY) -> dict[str, Transcript]:

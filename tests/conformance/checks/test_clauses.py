@@ -12,7 +12,7 @@ from mutants.mutations import Mutation, body, chunks, status, without
 
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.suite.model import SCENARIOS, Target
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
 
 
 def verdicts(scenario: str, *changes: Mutation) -> dict[str, str]:

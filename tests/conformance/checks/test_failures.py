@@ -12,7 +12,7 @@ from support.about import about
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 
 REFUSAL = json.dumps(
     {"error": {"message": "n is not supported", "type": "invalid_request_error", "param": "n", "code": None}}

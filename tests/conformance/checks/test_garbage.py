@@ -15,8 +15,8 @@ from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 SETTINGS = settings(
     max_examples=EXPLORED or 50,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.checks.identity import distinct_ids, made_now
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TIMES = st.integers(10**9, 4 * 10**9)
 LAW = made_now("created")

@@ -23,8 +23,8 @@ from support.laws import EXPLORED
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
+from plumbline_conformance.transcript.exchange import Transcript
 from plumbline_conformance.variations.contract import CONTRACT
 from plumbline_conformance.variations.formats import FORMATS as VARIATIONS
 from plumbline_conformance.variations.formats import Variation

@@ -16,8 +16,8 @@ import pytest
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.responses import mcp
 from plumbline_conformance.cli import main
-from plumbline_conformance.suite.model import Inconclusive, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Inconclusive, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TARGET = Target(base_url="http://a/v1", model="m")
 REQUEST = {"tools": [tools.mcp(TARGET, "get_time")], "tool_choice": "required"}

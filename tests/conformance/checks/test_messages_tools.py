@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plumbline_conformance.checks.messages.tools import TOOLS, input_fits
-from plumbline_conformance.suite.model import Inconclusive, NotRequested
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Inconclusive, NotRequested
+from plumbline_conformance.transcript.exchange import Exchange
 
 FORCED = {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}}
 

@@ -21,8 +21,8 @@ from support.about import about
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NEEDED = {"POST /chat/completions", "GET /models"}
 ABSENT = [(404, b'{"detail":"Not Found"}'), (405, b'{"detail":"Method Not Allowed"}'), (404, b""), (501, b"")]

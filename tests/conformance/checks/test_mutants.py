@@ -13,8 +13,8 @@ from support.about import about
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, FAILED, SCENARIOS, Check
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CHECKS, FAILED, SCENARIOS, Check
+from plumbline_conformance.transcript.exchange import Transcript
 
 ACCUSING = ("fail", "warn", "untestable")
 NAMES = [f"{scenario}: {name}" for scenario, name, _, _ in MUTANTS]

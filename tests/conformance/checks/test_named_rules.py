@@ -13,21 +13,21 @@ from mutants import MUTANTS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.baseline import Baseline, Entry
+from plumbline_conformance.recording.file import RecordingHeader
+from plumbline_conformance.reports.baseline import Baseline, BaselineEntry
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.formats.text import failure_lines
 from plumbline_conformance.reports.matrix.html import matrix_html
-from plumbline_conformance.reports.matrix.table import Column, Matrix, matrix_markdown, matrix_of, worst
-from plumbline_conformance.reports.model import Report, report_of
+from plumbline_conformance.reports.matrix.table import Column, ServerMatrix, matrix_markdown, matrix_of, worst
+from plumbline_conformance.reports.report import Report, report_of
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CHECKS
+from plumbline_conformance.transcript.exchange import Transcript
 
 CHECK = "chat/text/shape"
-RUN = Header.of("http://127.0.0.1:1/v1", "m")
+RUN = RecordingHeader.of("http://127.0.0.1:1/v1", "m")
 
 
 def broken(name: str, scenario: str = "chat/text") -> Transcript:
@@ -103,7 +103,7 @@ def test_a_rule_whose_only_check_breaks_another_came_to_no_verdict() -> None:
     assert found["CHAT-04"][0][0].problems == []
 
 
-def links_of(table: Matrix) -> tuple[list[str], set[str], int]:
+def links_of(table: ServerMatrix) -> tuple[list[str], set[str], int]:
     """Return the link targets of the cells, the anchors of the page, and the number of cells without a link."""
     page = matrix_html(table)
     cells = re.findall(r"<td>(.*?)</td>", page)
@@ -155,7 +155,7 @@ def test_another_broken_rule_of_a_listed_check_is_another_violation() -> None:
 
 def test_an_entry_that_names_no_rule_covers_all() -> None:
     """Baselines written before problems named rules have no rules."""
-    listed = Baseline(expected={CHECK: Entry(verdict="fail")})
+    listed = Baseline(expected={CHECK: BaselineEntry(verdict="fail")})
 
     for name in ("no refusal", "finish reason null"):
         [found] = [found for found in judge(broken(name)) if found.check == CHECK]

@@ -9,7 +9,7 @@ from mutants.mutations import body
 
 from plumbline_conformance.checks.chat.prompts import COPIES, MARKERS, TEMPLATE_TOKENS
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 
 def counting(scenario: str, *counts: int) -> str:

@@ -13,7 +13,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.chat.stop import _stop_of
 from plumbline_conformance.checks.stopped_text import same_answer
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 GOOD = transcripts()["chat/stop"].exchanges
 PLAIN = GOOD[0].json["choices"][0]["message"]["content"]

@@ -16,7 +16,7 @@ from mutants.mutations import Mutation, body, changed, with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 REFUSAL = {"error": {"message": "No.", "type": "invalid_request_error", "param": None, "code": None}}
 MESSAGES_REFUSAL = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}

@@ -7,7 +7,7 @@ from example_servers.good_server import transcripts
 from mutants.mutations import changed
 
 from plumbline_conformance.checks.http.timing import incremental
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 EVENT = b'data: {"choices": []}\n\n'
 

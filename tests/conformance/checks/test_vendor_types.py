@@ -21,9 +21,9 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from generate.sdk_types import ANSWERS, TYPES
 from plumbline_conformance.fuzz.schema_strategies import of_schema
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.suite.model import SCENARIOS
+from plumbline_conformance.suite.scenario import SCENARIOS
 from plumbline_conformance.suite.schema_validation import violations
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.variations.formats import is_stream
 
 Json = dict[str, Any]

@@ -17,7 +17,7 @@ from example_servers.reference import application
 from plumbline_conformance.cli import main
 from plumbline_conformance.cli.check import check
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.suite.model import CHECKS, Check, Target
+from plumbline_conformance.suite.scenario import CHECKS, Check, Target
 from plumbline_conformance.suite.selection import Selection, UnknownChoice
 
 

@@ -8,7 +8,7 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import published, revisions
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.selection import Selection
 
 

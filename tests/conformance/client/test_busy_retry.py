@@ -19,8 +19,8 @@ from plumbline_conformance.client import busy_retry
 from plumbline_conformance.client.busy_retry import BusyRetry
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 
 def answer(status: int, after: str | None = None, failed: str | None = None) -> Exchange:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.client.compression import Unpacked
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.recording.file import Header, Recorder, read_recording
-from plumbline_conformance.suite.model import Request, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.recording.file import Recorder, RecordingHeader, read_recording
+from plumbline_conformance.suite.scenario import Request, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 LIMIT = 1000
 
@@ -149,7 +149,7 @@ def test_a_recording_has_a_body_as_it_came_unless_a_key_is_in_it(tmp_path: Path,
 
     with hostile(packs) as base_url:
         exchange = asyncio.run(ask(base_url))
-    with Recorder(tmp_path / "run.jsonl", Header.of("http://h/v1", "m"), secrets=[KEY]) as recorder:
+    with Recorder(tmp_path / "run.jsonl", RecordingHeader.of("http://h/v1", "m"), secrets=[KEY]) as recorder:
         recorder.add(Transcript(scenario="models/list", exchanges=[exchange]))
     [found] = read_recording(tmp_path / "run.jsonl").transcripts[0].exchanges
 

@@ -19,7 +19,7 @@ from plumbline_conformance.cli.check import check
 from plumbline_conformance.client.http import conversations
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Request, Target
+from plumbline_conformance.suite.scenario import SCENARIOS, Request, Target
 
 UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
 TRUNCATING = [servers.closes_in_the_middle, servers.closes_in_a_chunk]

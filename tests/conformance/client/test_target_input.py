@@ -26,8 +26,8 @@ from plumbline_conformance.client.target_input import (
     key_of,
 )
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.suite.model import CAPABILITIES, Request, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import CAPABILITIES, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 AWAY = "http://127.0.0.1:1/v1"
 

@@ -20,8 +20,8 @@ from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Request, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Talk = Callable[[Any, Any], Awaitable[None]]
 SOCKETS = [found for name, found in SCENARIOS.items() if name.startswith("websocket/")]

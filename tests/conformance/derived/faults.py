@@ -16,7 +16,7 @@ from mutants.mutations import renamed, with_body
 
 from derived.values import faults_of
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["PAIR", "Fault", "faults", "pairs"]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from derived.faults import PAIR, Fault, faults, pairs
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["LISTED", "Listed", "Outcome", "judged", "survives"]
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.differential import Probe, compare, probes
-from plumbline_conformance.differential.answer import Answer, answer_of
+from plumbline_conformance.differential.answer import ComparedAnswer, answer_of
 from plumbline_conformance.suite.contract import rule_of_difference, rules
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 Send = Any
 
@@ -28,7 +28,7 @@ def decoders() -> None:
 
 
 answers = st.builds(
-    Answer,
+    ComparedAnswer,
     status=st.sampled_from([200, 400]),
     error=st.none() | st.dictionaries(st.sampled_from(["type", "code"]), st.text(max_size=3)),
     text=st.none() | st.text(max_size=5),
@@ -41,12 +41,14 @@ some = st.sampled_from(probes(20))
 
 
 @given(some, answers)
-def test_an_answer_is_like_itself(probe: Probe, answer: Answer) -> None:
+def test_an_answer_is_like_itself(probe: Probe, answer: ComparedAnswer) -> None:
     assert list(compare(probe, answer, answer)) == []
 
 
 @given(some, answers, answers)
-def test_differences_do_not_depend_on_who_is_first(probe: Probe, a: Answer, b: Answer) -> None:
+def test_differences_do_not_depend_on_who_is_first(
+    probe: Probe, a: ComparedAnswer, b: ComparedAnswer
+) -> None:
     there = [(found.rule, found.facet, found.a, found.b) for found in compare(probe, a, b)]
     back = [(found.rule, found.facet, found.b, found.a) for found in compare(probe, b, a)]
 
@@ -56,13 +58,13 @@ def test_differences_do_not_depend_on_who_is_first(probe: Probe, a: Answer, b: A
 
 @given(some, st.floats(-5, 0), st.floats(-5, 0))
 def test_logprobs_may_differ_by_the_tolerance(probe: Probe, one: float, other: float) -> None:
-    a, b = (Answer(status=200, text="x", logprobs=[("x", value)]) for value in (one, other))
+    a, b = (ComparedAnswer(status=200, text="x", logprobs=[("x", value)]) for value in (one, other))
 
     assert bool(list(compare(probe, a, b, tolerance=0.1))) == (abs(one - other) > 0.1)
 
 
 def test_a_logprob_that_is_no_number_is_a_difference() -> None:
-    a, b = (Answer(status=200, text="x", logprobs=[("x", value)]) for value in (-1.0, math.nan))
+    a, b = (ComparedAnswer(status=200, text="x", logprobs=[("x", value)]) for value in (-1.0, math.nan))
 
     assert [found.facet for found in compare(probes(1)[0], a, b)] == ["logprobs"]
 

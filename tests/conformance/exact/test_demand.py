@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.exact import scripts
-from plumbline_conformance.exact.answer import Answer, Call, answer_of
+from plumbline_conformance.exact.answer import ReceivedAnswer, ReceivedCall, answer_of
 from plumbline_conformance.exact.demand import Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.scripts import Script, ScriptSet
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 
 def read_set(*scripts: Any, **more: Any) -> ScriptSet:
@@ -19,7 +19,7 @@ def read_set(*scripts: Any, **more: Any) -> ScriptSet:
 
 
 def test_the_first_stop_sequence_that_is_complete_ends_an_answer() -> None:
-    wanted = Answer(content="one two three", finish="stop")
+    wanted = ReceivedAnswer(content="one two three", finish="stop")
 
     assert stopped(wanted, ("two three", "wo")).content == "one t"
     assert stopped(wanted, ("o", "two", "wo t")).content == ""
@@ -30,9 +30,9 @@ def test_the_first_stop_sequence_that_is_complete_ends_an_answer() -> None:
 def test_a_stream_is_compared_by_its_content() -> None:
     """JSON has many spellings, and white space beside markup is ignored."""
     script = Script(prompt="a", output="b")
-    whole = Answer(content="b", calls=(Call("c", '{"x": 1e10, "y": [1.0]}'),))
-    other = Answer(content="b\n", calls=(Call("c", '{"y":[1],"x":10000000000}'),))
-    wrong = Answer(content="b", calls=(Call("c", '{"y":[1],"x":1.5}'),))
+    whole = ReceivedAnswer(content="b", calls=(ReceivedCall("c", '{"x": 1e10, "y": [1.0]}'),))
+    other = ReceivedAnswer(content="b\n", calls=(ReceivedCall("c", '{"y":[1],"x":10000000000}'),))
+    wrong = ReceivedAnswer(content="b", calls=(ReceivedCall("c", '{"y":[1],"x":1.5}'),))
 
     assert not [*unlike(script, "chat", "whole", whole, other, exact=False)]
     assert [*unlike(script, "chat", "whole", whole, other, exact=True)]
@@ -41,7 +41,7 @@ def test_a_stream_is_compared_by_its_content() -> None:
 
 def test_white_space_counts_in_a_cut_answer_only_where_nothing_was_read() -> None:
     script = Script(prompt="a", output="b")
-    wanted, got = Answer(content="b c"), Answer(content="\n\nb ", finish="length")
+    wanted, got = ReceivedAnswer(content="b c"), ReceivedAnswer(content="\n\nb ", finish="length")
 
     assert not [*cut_short(script, "chat", wanted, got, exact=False)]
     assert [miss.facet for miss in cut_short(script, "chat", wanted, got, exact=True)] == ["content"]
@@ -59,7 +59,7 @@ def test_numbers_are_compared_by_value() -> None:
     assert wanted is not None
 
     def wrong(arguments: str) -> bool:
-        got = Answer(calls=(Call("c", arguments),), finish="tool_calls")
+        got = ReceivedAnswer(calls=(ReceivedCall("c", arguments),), finish="tool_calls")
         return bool([*misses(found.scripts[0], "chat", "whole", wanted, got, exact=False)])
 
     assert not wrong('{"x":1}')
@@ -75,7 +75,9 @@ def test_of_control_tokens_nothing_is_demanded() -> None:
     reads = Reads(thinking=False, calls=False)
 
     assert demanded(found, found.scripts[0], "completions", reads) is None
-    assert demanded(found, found.scripts[1], "completions", reads) == Answer(content="<x>b", finish="stop")
+    assert demanded(found, found.scripts[1], "completions", reads) == ReceivedAnswer(
+        content="<x>b", finish="stop"
+    )
 
 
 def test_a_set_that_names_no_markers_has_those_of_the_scripts() -> None:
@@ -96,7 +98,7 @@ def test_a_response_is_read_alike_in_one_piece_and_streamed() -> None:
     ]
     streamed = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
 
-    def read(stream: bool, body: str) -> Answer | None:
+    def read(stream: bool, body: str) -> ReceivedAnswer | None:
         asked = json.dumps({"stream": stream}).encode()
         exchange = Exchange(
             method="POST",
@@ -108,6 +110,6 @@ def test_a_response_is_read_alike_in_one_piece_and_streamed() -> None:
         )
         return answer_of("responses", exchange)
 
-    expected = Answer(reasoning="long", calls=(Call("c", "{}"),), finish="tool_calls")
+    expected = ReceivedAnswer(reasoning="long", calls=(ReceivedCall("c", "{}"),), finish="tool_calls")
     assert read(False, json.dumps(response)) == expected
     assert read(True, streamed) == expected

@@ -22,7 +22,7 @@ from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.scripted_model.command import DEFAULT
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
 from plumbline_conformance.cli import main

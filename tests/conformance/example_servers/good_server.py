@@ -24,12 +24,12 @@ from plumbline.engines.scripted import ScriptedEngine
 from plumbline.port.engine import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.protocols.common.sampling.parameters import Defaults
 from plumbline.server.settings import Settings
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["KEY", "MODEL", "app", "serving", "target_at", "transcripts"]
 

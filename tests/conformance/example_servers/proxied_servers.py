@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.proxy import Proxy
 
 __all__ = ["CHUNKED", "GET", "Behave", "between", "loops", "replays", "talk"]

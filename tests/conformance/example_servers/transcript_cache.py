@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["cached"]
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from plumbline_conformance.cli import main
 from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.strategies import operations, requests
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 DRAWN, SEEDS = 150, range(4)
 """Requests of one run, and the runs: examples of one run resemble each other, so the share varies from run to run."""
@@ -152,7 +152,7 @@ def test_a_broken_stream_is_found_in_a_short_run(
     operation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Stop after one fault, because shrinking takes long.
-    monkeypatch.setattr("plumbline_conformance.fuzz.run._KINDS", 1)
+    monkeypatch.setattr("plumbline_conformance.fuzz.campaign._KINDS", 1)
     with serving(unfinished(app())) as base_url:
         command = ["fuzz", base_url, operation, "--model", MODEL, "--examples", "80"]
         status = main(command)

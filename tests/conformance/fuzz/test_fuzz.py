@@ -21,7 +21,7 @@ from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.schema_strategies import of_schema
 from plumbline_conformance.fuzz.strategies import MODES, operations, requests
 from plumbline_conformance.suite.schema_validation import violations
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 LAWS = settings(max_examples=EXPLORED or 15, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -75,7 +75,7 @@ def test_what_it_finds_counts_and_a_key_that_is_repeated_is_covered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Our fuzzer finds nothing here, so the status is that of schemathesis.
-    monkeypatch.setattr("plumbline_conformance.fuzz.run.search", lambda *_, **__: 0)
+    monkeypatch.setattr("plumbline_conformance.fuzz.campaign.search", lambda *_, **__: 0)
     repeats = answering(
         lambda path, _: None if path == "/models" else (500, {}, error(f"no {KEY}")), open_to_all=True
     )
@@ -121,7 +121,7 @@ def test_an_interruption_ends_both() -> None:
         command += ["--schemathesis", "--examples", "100000"]
         # Only our process is interrupted, as by `kill`; its child must end, too.
         script = (
-            "import signal, sys; import plumbline_conformance.fuzz.run as run; "
+            "import signal, sys; import plumbline_conformance.fuzz.campaign as run; "
             "from plumbline_conformance.cli import main; "
             # Background processes of a shell ignore SIGINT, and so do their children.
             "signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -8,7 +8,7 @@ from mutants.basic import counted, put
 from mutants.mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["CLAUSES"]
 

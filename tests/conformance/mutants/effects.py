@@ -9,7 +9,7 @@ from mutants.mutations import LAST, Mutant, Mutation, body, body_bytes, chunks, 
 from mutants.responses.clauses import entries, walk
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["EFFECTS"]
 

@@ -22,7 +22,7 @@ from mutants.mutations import (
     without,
 )
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["FURTHER_RULES"]
 

@@ -21,9 +21,9 @@ from mutants.mutations import (
     without,
 )
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.answer_fold import is_stream
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["LAWS"]
 

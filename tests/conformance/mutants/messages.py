@@ -20,7 +20,7 @@ from mutants.mutations import (
 )
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.messages.texts import BEGUN
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["MESSAGES"]
 

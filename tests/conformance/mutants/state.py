@@ -24,7 +24,7 @@ from mutants.mutations import (
 )
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM
-from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import CLOSED, Exchange, Transcript
 
 __all__ = ["STATE"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from mutants.basic import put
 from mutants.mutations import Mutant, Mutation, body, changed, chunks, each, header, status
 from plumbline_conformance.checks.laws import WHOLE
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["SWEEPS"]
 

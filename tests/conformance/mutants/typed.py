@@ -23,7 +23,7 @@ from mutants.mutations import (
 )
 from mutants.responses.basics import final, item
 from mutants.state import messages
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["TYPED"]
 

@@ -17,20 +17,20 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import (
-    Header,
     Options,
     Recorder,
+    RecordingHeader,
     UnreadableRecording,
     read_recording,
 )
 from plumbline_conformance.recording.redaction import _is_secret, fingerprint, redacted, redacted_url
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
-HEADER = Header.of("http://127.0.0.1:1/v1", "m")
+HEADER = RecordingHeader.of("http://127.0.0.1:1/v1", "m")
 KEY = "sk-not-to-be-written"
 
 
-def recorded(path: Path, *seen: Transcript, header: Header = HEADER, key: str | None = None) -> Path:
+def recorded(path: Path, *seen: Transcript, header: RecordingHeader = HEADER, key: str | None = None) -> Path:
     with Recorder(path, header, secrets=[key] if key else []) as recorder:
         for transcript in seen:
             recorder.add(transcript)
@@ -137,7 +137,7 @@ def test_a_key_in_no_header_is_covered_if_it_is_known(tmp_path: Path) -> None:
 
 
 def test_the_header_has_a_fingerprint_instead_of_the_key() -> None:
-    header = Header.of(f"http://u:{KEY}@h/v1", "m", KEY, ["chat"])
+    header = RecordingHeader.of(f"http://u:{KEY}@h/v1", "m", KEY, ["chat"])
 
     assert KEY not in repr(header)
     assert header.key == fingerprint(KEY)
@@ -199,4 +199,6 @@ def test_the_header_lists_what_verdicts_depend_on(tmp_path: Path) -> None:
 def test_a_recording_without_options_is_read(tmp_path: Path) -> None:
     """As all from before the header had it."""
     assert '"options":null' in recorded(tmp_path / "run.jsonl").read_text("ascii")
-    assert msgspec.convert({"base_url": "u", "model": "m", "started": "2026"}, Header).options is None
+    assert (
+        msgspec.convert({"base_url": "u", "model": "m", "started": "2026"}, RecordingHeader).options is None
+    )

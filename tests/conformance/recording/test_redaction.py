@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.fuzz import run as search_run
-from plumbline_conformance.fuzz.claims import Claim
+from plumbline_conformance.fuzz import campaign as search_run
+from plumbline_conformance.fuzz.claims import Violation
 from plumbline_conformance.recording.redaction import (
     concealed,
     fingerprint,
@@ -25,8 +25,8 @@ from plumbline_conformance.recording.redaction import (
     redacted_exchange,
     redacted_url,
 )
-from plumbline_conformance.suite.model import Request, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Request, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.watch.live import judge_live
 
 KEY = "sk-proj-supersecret42/abc+def"
@@ -158,7 +158,7 @@ def test_a_claim_that_joins_the_halves_of_a_key_is_covered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Such as one that has the text of a stream in its words."""
-    joined = Claim(name="text", expected="another text", actual=repr(f"{KEY} and more"))
+    joined = Violation(name="text", expected="another text", actual=repr(f"{KEY} and more"))
     monkeypatch.setattr(search_run, "claims", lambda *_: iter([joined]))
 
     with serving(in_two_events()) as url:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
 import environments  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import committed_files, differences, recordings  # noqa: E402
-from servers import PEERS, Peer  # noqa: E402
+from servers import PEERS, PeerServer  # noqa: E402
 from supervisor import supervised  # noqa: E402
 
 from plumbline_conformance.cli.matrix import columns_from, replayed  # noqa: E402
@@ -116,7 +116,7 @@ def test_what_cannot_be_installed_is_absent_for_pips_reason(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     with pytest.raises(Absent, match="a-package-that-nobody-has"):
-        Environment("none", Peer(title="", package="", command=()), tmp_path)
+        Environment("none", PeerServer(title="", package="", command=()), tmp_path)
 
 
 def test_explanations_list_what_is_missing_and_what_is_stale() -> None:

@@ -8,8 +8,8 @@ from example_servers.good_server import MODEL, transcripts
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.recording.unnamed import name_exchanges
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TARGET = Target(base_url="http://127.0.0.1/v1", model=MODEL)
 

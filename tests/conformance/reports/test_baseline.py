@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline, Entry, UnreadableBaseline
-from plumbline_conformance.reports.model import VERDICTS, report_of
+from plumbline_conformance.recording.file import RecordingHeader
+from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline, BaselineEntry, UnreadableBaseline
+from plumbline_conformance.reports.report import VERDICTS, report_of
 from plumbline_conformance.reports.standing import status_of
-from plumbline_conformance.suite.model import CHECKS, Problem
+from plumbline_conformance.suite.scenario import CHECKS, Problem
 
 NAMES = sorted(CHECKS)[:5]
 findings = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS)).map(
@@ -22,7 +22,7 @@ findings = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS)).ma
 )
 baselines = st.dictionaries(
     st.sampled_from([*NAMES, "chat/gone/away"]),
-    st.builds(Entry, verdict=st.sampled_from(sorted(VIOLATIONS)), why=st.text()),
+    st.builds(BaselineEntry, verdict=st.sampled_from(sorted(VIOLATIONS)), why=st.text()),
 ).map(lambda found: Baseline(expected=found))
 
 
@@ -32,7 +32,7 @@ def test_an_updated_baseline_accepts_what_was_seen(seen: list[Finding], old: Bas
 
     assert new.stale(seen) == []
     assert all(new.covers(finding) for finding in seen if finding.verdict in VIOLATIONS)
-    report = report_of(Header.of("u", "m"), [], seen, baseline=new)
+    report = report_of(RecordingHeader.of("u", "m"), [], seen, baseline=new)
     core_refused = any(r.verdict == "rejected" and r.scenario in CORE for r in report.results)
     assert [r.check for r in report.results if r.verdict in VIOLATIONS and r.expected is None] == []
     assert status_of(report, strict=True) in ((1,) if core_refused else (0, 2)) or report.counts["error"]
@@ -63,7 +63,7 @@ def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, found
 
 @pytest.mark.parametrize("verdict", ["pass", "warn"])
 def test_an_entry_that_is_no_longer_true_is_stale(verdict: str) -> None:
-    baseline = Baseline(expected={NAMES[0]: Entry(verdict="fail")})
+    baseline = Baseline(expected={NAMES[0]: BaselineEntry(verdict="fail")})
 
     finding = Finding(check=NAMES[0], verdict=verdict)  # type: ignore[arg-type]
     assert baseline.stale([finding]) == [NAMES[0]]
@@ -71,14 +71,14 @@ def test_an_entry_that_is_no_longer_true_is_stale(verdict: str) -> None:
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "rejected", "skipped", "error"])
 def test_no_verdict_makes_nothing_stale(verdict: str) -> None:
-    baseline = Baseline(expected={NAMES[0]: Entry(verdict="fail")})
+    baseline = Baseline(expected={NAMES[0]: BaselineEntry(verdict="fail")})
 
     assert baseline.stale([Finding(check=NAMES[0], verdict=verdict)]) == []  # type: ignore[arg-type]
     assert baseline.stale([]) == []
 
 
 def test_checks_that_no_longer_exist_are_stale() -> None:
-    assert Baseline(expected={"a/b/c": Entry(verdict="fail")}).stale([]) == ["a/b/c"]
+    assert Baseline(expected={"a/b/c": BaselineEntry(verdict="fail")}).stale([]) == ["a/b/c"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"expected": {"a": {}}}', "[" * 100_000])
@@ -105,13 +105,16 @@ def test_a_violation_that_comes_and_goes_is_one_entry(
     check: str, named: tuple[str, ...], runs: list[str]
 ) -> None:
     """After a flaky result, no later run is a new violation, makes the entry stale, or loses its reason."""
-    baseline = Baseline(expected={check: Entry(verdict="flaky", why="issue 7", rules=list(named))})
+    baseline = Baseline(expected={check: BaselineEntry(verdict="flaky", why="issue 7", rules=list(named))})
     for verdict in runs:
         finding = found(check, verdict, named)
 
         assert baseline.stale([finding]) == []
         assert baseline.covers(finding) == (verdict != "pass")
-        assert status_of(report_of(Header.of("u", "m"), [], [finding], baseline=baseline), strict=True) == 0
+        assert (
+            status_of(report_of(RecordingHeader.of("u", "m"), [], [finding], baseline=baseline), strict=True)
+            == 0
+        )
         assert baseline.updated([finding]) == baseline
 
 
@@ -119,7 +122,7 @@ def test_a_violation_that_comes_and_goes_is_one_entry(
 def test_a_failure_that_is_flaky_now_is_the_same_if_its_rules_are(
     check: str, before: tuple[str, ...], now: tuple[str, ...]
 ) -> None:
-    baseline = Baseline(expected={check: Entry(verdict="fail", why="issue 7", rules=list(before))})
+    baseline = Baseline(expected={check: BaselineEntry(verdict="fail", why="issue 7", rules=list(before))})
     finding = found(check, "flaky", now)
 
     assert baseline.covers(finding) == (set(before) == set(now))
@@ -130,7 +133,7 @@ def test_a_failure_that_is_flaky_now_is_the_same_if_its_rules_are(
 @pytest.mark.parametrize("check", [SAMPLED[0], STEADY[0]])
 @pytest.mark.parametrize("verdict", ["fail", "warn", "flaky", "untestable"])
 def test_one_pass_ends_every_entry_but_one_of_chance(check: str, verdict: str) -> None:
-    baseline = Baseline(expected={check: Entry(verdict=verdict)})
+    baseline = Baseline(expected={check: BaselineEntry(verdict=verdict)})
     finding = Finding(check=check, verdict="pass")
 
     by_chance = verdict == "flaky" and check in SAMPLED

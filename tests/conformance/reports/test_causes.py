@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.causes import distinct, groups, with_causes
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.markdown import markdown
-from plumbline_conformance.reports.model import Report, Result, report_of
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.reports.report import Report, Result, report_of
+from plumbline_conformance.suite.scenario import Problem
 
-HEADER = Header(base_url="http://h/v1", model="m", started="")
+HEADER = RecordingHeader(base_url="http://h/v1", model="m", started="")
 problems = st.builds(
     Problem,
     expected=st.sampled_from(["a", "b", "b1", "b2"]),

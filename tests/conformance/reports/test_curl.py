@@ -19,14 +19,14 @@ from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.client.target_input import capabilities_of
 from plumbline_conformance.console.command import read
 from plumbline_conformance.console.commands import JUDGE, parse_arguments, parser_of
-from plumbline_conformance.recording.file import Header, Options
+from plumbline_conformance.recording.file import Options, RecordingHeader
 from plumbline_conformance.recording.redaction import fingerprint, redacted_exchange
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.formats.text import command_of
-from plumbline_conformance.reports.model import Report, Result
-from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
+from plumbline_conformance.reports.report import Report, Result
+from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
 from plumbline_conformance.suite.selection import PROFILES
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 CURL = "#!/bin/sh\nprintf '%s\\0' \"$@\"\nprintf '\\0'\nif [ -p /dev/stdin ]; then cat; fi\n"
 
@@ -140,7 +140,7 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     options = Options(
         trials=trials, concurrency=4, timeout=timeout, capabilities=names, profile=profile, seed=seed
     )
-    run = Header.of("http://h/v1", "m", options=options)
+    run = RecordingHeader.of("http://h/v1", "m", options=options)
     report = Report(run=run, results=[], rules={}, scenarios={}, evidence={}, profile=profile)
     result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
     _, *words = shlex.split(command_of(report, result))
@@ -217,7 +217,12 @@ def test_a_body_without_a_type_is_sent_without_one(folder: Path) -> None:
 @pytest.mark.parametrize("model", ["-x", "--help", "a b", "org/name"])
 def test_the_command_that_runs_a_check_again_names_its_model(model: str) -> None:
     report = Report(
-        run=Header.of("http://h/v1", model), results=[], rules={}, scenarios={}, evidence={}, seconds=None
+        run=RecordingHeader.of("http://h/v1", model),
+        results=[],
+        rules={},
+        scenarios={},
+        evidence={},
+        seconds=None,
     )
     result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
     program, *words = shlex.split(command_of(report, result))

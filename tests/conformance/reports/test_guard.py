@@ -27,7 +27,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header, Recorder, Recording, read_recording
+from plumbline_conformance.recording.file import Recorder, Recording, RecordingHeader, read_recording
 from plumbline_conformance.reports import timeline
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.har import har
@@ -37,11 +37,11 @@ from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.matrix.pages import matrix_pages
 from plumbline_conformance.reports.matrix.table import Column, matrix_of
-from plumbline_conformance.reports.model import Report, report_of
+from plumbline_conformance.reports.report import Report, report_of
 from plumbline_conformance.reports.standing import status_of
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Request, Scenario, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Request, Scenario, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 SETTINGS = settings(
     max_examples=EXPLORED or 30,
@@ -50,7 +50,7 @@ SETTINGS = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-RUN = Header.of("http://127.0.0.1:1/v1", "m")
+RUN = RecordingHeader.of("http://127.0.0.1:1/v1", "m")
 PRINTERS = [html, junit, markdown, badge_json, badge_svg, Report.to_json]
 TEXT = st.text(max_size=8) | st.sampled_from(["", "\ud800", "\x00", "text/event-stream", "application/json"])
 FRAMES = st.lists(
@@ -149,7 +149,7 @@ def test_the_command_ends_with_a_documented_status(
     tmp_path_factory: pytest.TempPathFactory, seen: list[Transcript], by: str, strange: str
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    header = Header.of("http://127.0.0.1:1/v1", "m", by=by)
+    header = RecordingHeader.of("http://127.0.0.1:1/v1", "m", by=by)
     with Recorder(folder / "run.jsonl", header) as file:
         for one in [*seen, *([Transcript(scenario=strange, exchanges=[])] if strange else [])]:
             file.add(one)
@@ -170,7 +170,7 @@ def broken_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
             raise LookupError("an answer that nobody foresaw")
         return moments(exchange, marked)
 
-    monkeypatch.setattr("plumbline_conformance.reports.model.moments", fails)
+    monkeypatch.setattr("plumbline_conformance.reports.report.moments", fails)
 
 
 def test_a_defect_of_one_scenario_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_defect_of_one_scenario_leaves_the_others(monkeypatch: pytest.MonkeyPa
     assert "models/list" in report.evidence
     for print_report in (html, junit, markdown, Report.to_json):
         assert "an answer that nobody foresaw" in print_report(report)
-        assert "reports/model.py" in print_report(report).replace("\\_", "_")
+        assert "reports/report.py" in print_report(report).replace("\\_", "_")
 
 
 @pytest.mark.parametrize("text", ["chat/text", "models/list"])

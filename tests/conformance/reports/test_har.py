@@ -10,9 +10,9 @@ import pytest
 from example_servers.good_server import transcripts
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording.file import Header, Recorder, read_recording
-from plumbline_conformance.suite.model import SCENARIOS
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.recording.file import Recorder, RecordingHeader, read_recording
+from plumbline_conformance.suite.scenario import SCENARIOS
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NAMES = ("chat/stream-text", "errors/invalid-utf8", "models/list", "websocket/queue", "responses/pages")
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         status=200,
         frames=[(0.5, b"\xfe")],
     )
-    with Recorder(path, Header.of("http://h/v1", "m")) as file:
+    with Recorder(path, RecordingHeader.of("http://h/v1", "m")) as file:
         for name in NAMES:
             file.add(transcripts()[name])
         file.add(Transcript(scenario="chat/text", exchanges=[silent], again=[[odd]]))

@@ -23,16 +23,16 @@ from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.matrix.areas import AREAS, area_of, scores_of
 from plumbline_conformance.reports.matrix.pages import LONGEST_PAGE, matrix_pages, summary_markdown
 from plumbline_conformance.reports.matrix.table import Column, anchor, matrix_of
-from plumbline_conformance.reports.model import Report, report_of
+from plumbline_conformance.reports.report import Report, report_of
 from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
@@ -43,7 +43,7 @@ from rule_pages import rule_pages  # noqa: E402
 
 from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
 
-RUN = Header.of("http://127.0.0.1:1/v1", "m")
+RUN = RecordingHeader.of("http://127.0.0.1:1/v1", "m")
 
 
 def reported(*seen: Transcript) -> Report:

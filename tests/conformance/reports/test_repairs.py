@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.model import Report, Result, Rule
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.repairs import repair_lines, repairs
+from plumbline_conformance.reports.report import Report, Result, Rule
 
 RULES = ("CHAT-01", "CHAT-02", "SSE-01", "R-01")
 broken = st.lists(st.sets(st.sampled_from(RULES), min_size=1).map(sorted), max_size=9)
@@ -19,7 +19,7 @@ def report(checks: list[list[str]], expected: str | None = None) -> Report:
         for n, rules in enumerate(checks)
     ]
     known = {rule: Rule(id=rule, level="MUST", sentence=f"Keep {rule}.") for rule in RULES}
-    header = Header(base_url="http://h/v1", model="m", started="")
+    header = RecordingHeader(base_url="http://h/v1", model="m", started="")
     return Report(run=header, results=results, rules=known, scenarios={}, evidence={})
 
 

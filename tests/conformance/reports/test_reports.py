@@ -25,7 +25,7 @@ from mutants.mutations import body, without
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.judge.verdicts import Finding, judge
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
@@ -33,7 +33,7 @@ from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.formats.text import failure_lines
 from plumbline_conformance.reports.matrix.html import matrix_html
 from plumbline_conformance.reports.matrix.table import NotComparable, columns_of, matrix_markdown, matrix_of
-from plumbline_conformance.reports.model import (
+from plumbline_conformance.reports.report import (
     VERDICTS,
     Report,
     UnreadableReport,
@@ -42,11 +42,11 @@ from plumbline_conformance.reports.model import (
 )
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, Problem
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import CHECKS, Problem
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import parse_events
 
-RUN = Header.of("http://127.0.0.1:1/v1", "m", "sk-secret-key")
+RUN = RecordingHeader.of("http://127.0.0.1:1/v1", "m", "sk-secret-key")
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e]]>&\ud800\x00|`` ```\n# x\n"
 PRINTERS: list[Callable[[Report], str]] = [html, junit, markdown, badge_json, badge_svg, Report.to_json]
 
@@ -291,7 +291,7 @@ def test_a_matrix_puts_disagreement_first() -> None:
 
 def test_reports_of_different_suites_are_not_compared() -> None:
     report = of("pass")
-    run = Header(base_url="u", model="m", started="2026", suite={"version": "0"})
+    run = RecordingHeader(base_url="u", model="m", started="2026", suite={"version": "0"})
     other = report_of(run, [], [])
 
     with pytest.raises(NotComparable):

@@ -18,18 +18,18 @@ from rich.console import Console
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header, Options
-from plumbline_conformance.reports.baseline import Baseline, Entry
+from plumbline_conformance.recording.file import Options, RecordingHeader
+from plumbline_conformance.reports.baseline import Baseline, BaselineEntry
 from plumbline_conformance.reports.conclude import show
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
-from plumbline_conformance.reports.model import VERDICTS, Report, report_of
+from plumbline_conformance.reports.report import VERDICTS, Report, report_of
 from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 NAMES = [
     "chat/text/shape",
@@ -59,8 +59,10 @@ def reported(
         for name in names
         if lacks and lacks in SCENARIOS[name].needs
     ]
-    baseline = Baseline(expected={name: Entry(verdict=verdict) for name, verdict in listed.items()})
-    return report_of(Header.of("http://h/v1", "m"), seen, findings, baseline=baseline, profile=profile)
+    baseline = Baseline(expected={name: BaselineEntry(verdict=verdict) for name, verdict in listed.items()})
+    return report_of(
+        RecordingHeader.of("http://h/v1", "m"), seen, findings, baseline=baseline, profile=profile
+    )
 
 
 @given(
@@ -236,7 +238,7 @@ def test_what_a_profile_requires_is_shown_by_scenarios_that_need_it() -> None:
 def test_a_declared_capability_must_not_be_refused() -> None:
     """With `--capabilities tools` the server says that it has tools, so a refusal is no choice of its own."""
     options = Options(trials=0, concurrency=1, timeout=1.0, capabilities=["tools", "-reasoning"])
-    header = Header.of("http://h/v1", "m", options=options)
+    header = RecordingHeader.of("http://h/v1", "m", options=options)
     seen = [Transcript(scenario="chat/tool", exchanges=[])]
     for verdict, status in (("rejected", 1), ("pass", 0)):
         finding = Finding(check="chat/tool/shape", verdict=verdict)  # type: ignore[arg-type]

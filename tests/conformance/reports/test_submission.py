@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording.file import Header, Options, Recording
+from plumbline_conformance.recording.file import Options, Recording, RecordingHeader
 from plumbline_conformance.reports import submission
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.submission import problems
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NAMES = ("models/list", "chat/text")
 OPTIONS = Options(trials=0, concurrency=1, timeout=1.0)
@@ -29,7 +29,9 @@ def exchange(**changes: object) -> Exchange:
 
 
 def recording(found: Exchange | None = None) -> Recording:
-    header = Header(base_url="http://h/v1", model="m", started="", server="a server 1.2", options=OPTIONS)
+    header = RecordingHeader(
+        base_url="http://h/v1", model="m", started="", server="a server 1.2", options=OPTIONS
+    )
     seen = [Transcript(scenario=name, exchanges=[found or exchange()]) for name in NAMES]
     return Recording(header=header, transcripts=seen)
 

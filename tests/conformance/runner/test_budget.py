@@ -15,8 +15,8 @@ from support.about import about
 from plumbline_conformance.cli import main
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget, cost_of, spent_on
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Request, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
 TARGET = Target(base_url="http://127.0.0.1:1/v1", model=MODEL)

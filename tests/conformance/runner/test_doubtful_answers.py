@@ -21,8 +21,8 @@ from plumbline_conformance.runner.preflight import simple_requests
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.runner.server_watch import ServerWatch
 from plumbline_conformance.runner.session import Session
-from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.transcript.model import NO_HANDSHAKE, Exchange
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import NO_HANDSHAKE, Exchange
 
 
 def broken(base_url: str, name: str, *capabilities: str) -> list[str]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.runner.budget import cost_of
 from plumbline_conformance.runner.endless import is_too_long, silence_of
-from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request
+from plumbline_conformance.transcript.exchange import Exchange
 
 Frames = list[tuple[float, bytes]]
 REQUEST = Request(path="/chat/completions", json={"messages": [], "max_tokens": 100})

@@ -10,8 +10,8 @@ import pytest
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.runner.run import _Schedule
 from plumbline_conformance.runner.session import DISTURBED
-from plumbline_conformance.suite.model import SCENARIOS, Scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import SCENARIOS, Scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NAME = "chat/text"
 

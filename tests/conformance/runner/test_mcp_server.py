@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from plumbline_conformance.checks.tools import MCP_PATH, MCP_TOOLS
 from plumbline_conformance.cli import main
 from plumbline_conformance.runner.mcp_server import mcp_server
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 
 
 def free_address() -> str:

@@ -18,8 +18,8 @@ from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.runner.preflight import apis_of
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Request, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 
 @pytest.fixture(scope="module")

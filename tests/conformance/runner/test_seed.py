@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.client.http import exchange_of
-from plumbline_conformance.recording.file import Header, Options, read_recording
-from plumbline_conformance.suite.model import SCENARIOS, SEED, Request, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.recording.file import Options, RecordingHeader, read_recording
+from plumbline_conformance.suite.scenario import SCENARIOS, SEED, Request, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 TARGET = Target(base_url="http://127.0.0.1:1/v1", model="m")
 SILENCE = Exchange(method="", url="", request_headers={}, request_body=b"", error="not sent")
@@ -87,7 +87,7 @@ def test_a_recording_from_before_had_the_usual_seed() -> None:
     old = {"trials": 0, "concurrency": 1, "timeout": 1.0}
     value = {"base_url": "u", "model": "m", "started": "2026", "options": old}
 
-    options = msgspec.convert(value, Header).options
+    options = msgspec.convert(value, RecordingHeader).options
 
     assert options == Options(trials=0, concurrency=1, timeout=1.0)
     assert options is not None

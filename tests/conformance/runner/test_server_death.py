@@ -27,8 +27,8 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, Target
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import DIED, MUTE, SCENARIOS, Target
+from plumbline_conformance.transcript.exchange import Transcript
 
 AWAY = 0.6
 """Seconds that a server is away: longer than the judge takes to look twice whether it lives."""

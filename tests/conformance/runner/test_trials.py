@@ -20,8 +20,8 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import judge, worth_repeating
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, SAMPLED, SCENARIOS
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CHECKS, SAMPLED, SCENARIOS
+from plumbline_conformance.transcript.exchange import Transcript
 
 SCHEMA = Path(__file__).parents[3] / "conformance/plumbline_conformance/reports/report.schema.json"
 NAMED = "chat/tool-named"

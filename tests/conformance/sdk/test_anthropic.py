@@ -15,9 +15,9 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.sdk.run import claims_of, read_again
+from plumbline_conformance.sdk.client_reading import claims_of, read_again
 from plumbline_conformance.suite.client_claims import CLAIMS
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 RECORDINGS = Path(__file__).parents[3] / "conformance" / "recordings"
 

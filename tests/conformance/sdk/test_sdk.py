@@ -30,14 +30,14 @@ from support.laws import EXPLORED
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.sdk import run
+from plumbline_conformance.sdk import client_reading as run
 from plumbline_conformance.sdk.calls import call_of
-from plumbline_conformance.sdk.run import claims_of, read_again
+from plumbline_conformance.sdk.client_reading import claims_of, read_again
 from plumbline_conformance.suite.client_claims import CLAIMS, CLIENTS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import published, revisions
-from plumbline_conformance.suite.model import CHECKS
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import CHECKS
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 ROOT = Path(__file__).parents[3]
 RECORDINGS = ROOT / "conformance" / "recordings"

@@ -18,8 +18,8 @@ from mutants.mutations import chunk, events
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording.file import Header, Recorder
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.recording.file import Recorder, RecordingHeader
+from plumbline_conformance.transcript.exchange import Transcript
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "conformance/plumbline_conformance/reports/report.schema.json"
@@ -32,7 +32,7 @@ def other_index(value: Any) -> None:
 
 
 def recorded(path: Path, *seen: Transcript) -> Path:
-    with Recorder(path, Header.of("http://127.0.0.1:1/v1", "m")) as recorder:
+    with Recorder(path, RecordingHeader.of("http://127.0.0.1:1/v1", "m")) as recorder:
         for transcript in seen:
             recorder.add(transcript)
     return path
@@ -172,7 +172,7 @@ def test_a_client_that_nobody_knows_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 def test_live_traffic_is_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "live.jsonl"
-    with Recorder(path, Header.of("u", "", by="watch")) as recorder:
+    with Recorder(path, RecordingHeader.of("u", "", by="watch")) as recorder:
         recorder.add(transcripts()["models/list"])
 
     assert judged(path) == 2

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Sequence
 
 from plumbline_conformance.client.http import Conversation, conversations
-from plumbline_conformance.suite.model import Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Target
+from plumbline_conformance.transcript.exchange import Exchange
 from source_mutants.wide import SESSIONS
 
 __all__ = ["UNSTEADY", "Answer", "Answers", "answers", "first_change", "steady"]

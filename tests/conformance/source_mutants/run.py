@@ -28,8 +28,8 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.preflight import apis_of, discovered
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, Scenario, Target
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS, Scenario, Target
+from plumbline_conformance.transcript.exchange import Transcript
 from source_mutants.answers import UNSTEADY, Answers, answers, first_change, steady
 from source_mutants.outcomes import Outcome, append_outcome, conclude, read_outcomes, survivors
 from source_mutants.server import (

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from plumbline_conformance.suite.model import Target
+from plumbline_conformance.suite.scenario import Target
 from source_mutants.swap import Change, put
 
 __all__ = ["DidNotStart", "LineNotes", "Lines", "import_all", "lines_of_imports", "served"]
@@ -180,7 +180,7 @@ def _serve(options: Sequence[str], change: Change | None, notes: LineNotes | Non
         if change is not None:
             put(change)
         from plumbline.cli import main
-        from plumbline.server.loading.model import load
+        from plumbline.server.loading.served_model import load
         from plumbline.server.start import run
 
         run.load_apart = load  # The fault is in this process only.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.source_faults import Fault, faults_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 from source_mutants.outcomes import (
     Draw,
     Outcome,

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.differential.probes import probes
-from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["SESSIONS", "Session"]
 

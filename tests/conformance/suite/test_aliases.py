@@ -13,14 +13,14 @@ from plugin_run import pytest_run
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording.file import Header, Recorder, read_recording
+from plumbline_conformance.recording.file import Recorder, RecordingHeader, read_recording
 from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.matrix.explained import read_explanations
 from plumbline_conformance.suite import aliases as module
 from plumbline_conformance.suite import coverage
 from plumbline_conformance.suite.aliases import aliases
 from plumbline_conformance.suite.coverage import as_published, published, revisions
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.selection import Selection, named
 
 OLD, NEW = "models/old/name", "models/list/shape"
@@ -82,7 +82,7 @@ def test_a_former_id_chooses_the_check_of_a_run(
 
 def test_a_recording_that_chose_a_former_id_is_judged_by_the_new_one(renamed: None, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    with Recorder(path, Header.of("u", "m", chosen=[OLD])) as recorder:
+    with Recorder(path, RecordingHeader.of("u", "m", chosen=[OLD])) as recorder:
         recorder.add(transcripts()["models/list"])
 
     assert read_recording(path).header.chosen == [NEW]
@@ -94,7 +94,7 @@ def test_a_baseline_may_list_a_former_id(
     path, run = tmp_path / "plumbline.json", tmp_path / "run.jsonl"
     entry = {"verdict": "fail", "why": "known"}
     path.write_text(json.dumps({"format": 1, "expected": {OLD: entry}}), "utf-8")
-    with Recorder(run, Header.of("u", "m")) as recorder:
+    with Recorder(run, RecordingHeader.of("u", "m")) as recorder:
         recorder.add(transcripts()["models/list"])
 
     found = Baseline.read(path)

@@ -17,7 +17,7 @@ from plumbline_conformance.suite.coverage import (
     published,
     revisions,
 )
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.selection import Selection
 
 CLOSED = {

@@ -29,9 +29,9 @@ from plumbline.contract.wire.decode import decode
 from plumbline.contract.wire.errors import ApiError
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.suite.model import SCENARIOS, Target
+from plumbline_conformance.suite.scenario import SCENARIOS, Target
 from plumbline_conformance.suite.schema_validation import NOT_NEEDED, violations
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 EVENTS = "/events"

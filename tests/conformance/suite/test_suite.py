@@ -14,8 +14,8 @@ from plumbline_conformance.checks.common import usage_adds_up
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import document, event_schemas, rules
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check, scenario
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS, Problem, check, scenario
+from plumbline_conformance.transcript.exchange import Transcript
 
 APIS = ("chat", "completions", "responses", "messages")
 MILDER = {

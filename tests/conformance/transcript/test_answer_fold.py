@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
-from plumbline_conformance.transcript.answer_fold import Call, Choice, Fault, Surface, fold_stream, fold_whole
+from plumbline_conformance.transcript.answer_fold import (
+    AnsweredCall,
+    Choice,
+    Fault,
+    Surface,
+    fold_stream,
+    fold_whole,
+)
 
 KEYS = st.sampled_from(
     [
@@ -114,6 +121,8 @@ def test_a_response_and_its_events_fold_to_equal_choices() -> None:
 
     whole, streamed = fold_whole("responses", response), fold_stream("responses", events)
 
-    wanted = Choice(content="Hello", summary="brief", calls=[Call("f", "{}")], finish_reason="completed")
+    wanted = Choice(
+        content="Hello", summary="brief", calls=[AnsweredCall("f", "{}")], finish_reason="completed"
+    )
     assert whole.choices == [wanted] == streamed.choices
     assert whole.faults == set() == streamed.faults

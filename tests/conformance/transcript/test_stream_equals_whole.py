@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 
 from plumbline_conformance.checks.answers import choices
-from plumbline_conformance.transcript.answer_fold import Call, Choice
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.answer_fold import AnsweredCall, Choice
+from plumbline_conformance.transcript.exchange import Exchange
 
 SETTINGS = settings(max_examples=EXPLORED or 40, deadline=None, database=None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-CALLS = st.lists(st.builds(Call, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3)
+CALLS = st.lists(
+    st.builds(AnsweredCall, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3
+)
 CHOICE = st.builds(
     Choice,
     content=TEXT,
@@ -32,7 +34,7 @@ def exchange(body: bytes, *, stream: bool) -> Exchange:
     return found
 
 
-def type_and_key(call: Call) -> tuple[str, str]:
+def type_and_key(call: AnsweredCall) -> tuple[str, str]:
     return ("custom", "input") if call.custom else ("function", "arguments")
 
 

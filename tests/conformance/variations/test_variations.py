@@ -23,10 +23,10 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from plumbline_conformance.cli import main
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.answer_fold import Surface, fold
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import parse_events
-from plumbline_conformance.variations.cases import CASES, PLAIN, Case
-from plumbline_conformance.variations.http import Server, scripted_exchange, serving
+from plumbline_conformance.variations.cases import CASES, PLAIN, LegalAnswer
+from plumbline_conformance.variations.http import VariationServer, scripted_exchange, serving
 from plumbline_conformance.variations.script import ARGUMENTS, TEXT, TOOL
 
 Json = dict[str, Any]
@@ -125,7 +125,7 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len({case.slug for case in CASES}) == len(CASES)
 
 
-async def read(server: Server, case: Case) -> str:
+async def read(server: VariationServer, case: LegalAnswer) -> str:
     """The text of a streamed chat completion, by a client that reads events as WHATWG says."""
     body = {"stream": True, "messages": []}
     async with httpx.AsyncClient(timeout=10) as client:
@@ -157,7 +157,7 @@ async def test_a_case_that_fails_is_an_error_over_http() -> None:
                 assert await read(server, case) != TEXT
 
 
-async def turn(server: Server, case: Case) -> tuple[list[Json], list[bytes]]:
+async def turn(server: VariationServer, case: LegalAnswer) -> tuple[list[Json], list[bytes]]:
     """The messages and the fragments of a turn over a WebSocket, by a client that reads as RFC 6455 says."""
     address = f"{server.url(case).replace('http', 'ws', 1)}/responses"
     found: list[Json] = []

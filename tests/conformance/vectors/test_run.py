@@ -22,7 +22,7 @@ from plumbline_conformance.vectors.compare import (
     check_prompt,
     check_stream,
 )
-from plumbline_conformance.vectors.run import VectorsCommand
+from plumbline_conformance.vectors.scoring import VectorsCommand
 
 _TEXT = {"reasoning": "", "content": "It is sunny.", "calls": []}
 _CALL = {"reasoning": "", "content": "", "calls": [{"name": "f", "arguments": '{"a": 1, "b": "x y"}'}]}

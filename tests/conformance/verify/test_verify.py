@@ -18,15 +18,15 @@ import pytest
 from plumbline_conformance.cli import main
 from plumbline_conformance.console.commands import JUDGE, parse_arguments, parser_of
 from plumbline_conformance.console.options import UnusableInput
-from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.suite.scenario import Request, Target
 from plumbline_conformance.transcript.answer_fold import fold_whole
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.verify import run
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.verify import verification as run
 from plumbline_conformance.verify.causes import failing
 from plumbline_conformance.verify.formats import html, junit, lines
 from plumbline_conformance.verify.report import Findings
-from plumbline_conformance.verify.run import Rows, verify
 from plumbline_conformance.verify.samples import Row, fits, read_results, read_samples, result_of
+from plumbline_conformance.verify.verification import VerifiedRows, verify
 
 Json = dict[str, Any]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["x"]}}}
@@ -145,11 +145,11 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text(
         "\n".join(json.dumps(request(number)) for number in range(1, 13)), "utf-8"
     )
-    verified(Server(), tmp_path, Rows(results=tmp_path / "baseline.jsonl", repeats=1))
+    verified(Server(), tmp_path, VerifiedRows(results=tmp_path / "baseline.jsonl", repeats=1))
     return tmp_path
 
 
-def verified(server: Server, folder: Path, asked: Rows | None = None) -> Findings:
+def verified(server: Server, folder: Path, asked: VerifiedRows | None = None) -> Findings:
     """Verify a server by the rows of a folder, and by default by its baseline."""
 
     class Sender:
@@ -162,7 +162,7 @@ def verified(server: Server, folder: Path, asked: Rows | None = None) -> Finding
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "sender", lambda *_: Sender())
         target = Target(base_url="http://h/v1", model="m", api_key=KEY)
-        asked = asked or Rows(baselines=(folder / "baseline.jsonl",))
+        asked = asked or VerifiedRows(baselines=(folder / "baseline.jsonl",))
         return asyncio.run(verify(target, folder / "rows.jsonl", asked, readers))
 
 
@@ -201,11 +201,11 @@ def test_a_row_that_fails_has_what_is_wrong_and_a_command(folder: Path) -> None:
 
 
 def test_one_row_is_asked_alone(folder: Path) -> None:
-    assert verified(Server(), folder, Rows(rows=(4,))).rows == 1
+    assert verified(Server(), folder, VerifiedRows(rows=(4,))).rows == 1
 
 
 def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> None:
-    found = verified(Server(write=lambda _: "CALL f {}"), folder, Rows())
+    found = verified(Server(write=lambda _: "CALL f {}"), folder, VerifiedRows())
     figures = {figure.name: figure for figure in found.figures}
     assert figures["schema accuracy"].value == 0
     assert {figure.verdict for figure in found.figures} == {""}
@@ -213,12 +213,12 @@ def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> No
 
 
 def test_without_an_answer_the_status_is_2(folder: Path) -> None:
-    assert verified(Refusing(), folder, Rows()).status == 2
+    assert verified(Refusing(), folder, VerifiedRows()).status == 2
     assert verified(Refusing(), folder).status == 2
 
 
 def test_a_key_that_the_server_repeats_is_in_no_file(folder: Path) -> None:
-    asked = Rows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
+    asked = VerifiedRows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
     found = verified(Refusing(), folder, asked)
     written = (folder / "results.jsonl").read_text("utf-8") + msgspec.json.encode(found).decode()
     assert "no key like sha256:" in written
@@ -226,7 +226,7 @@ def test_a_key_that_the_server_repeats_is_in_no_file(folder: Path) -> None:
 
 
 def test_half_a_surrogate_pair_is_written(folder: Path) -> None:
-    asked = Rows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
+    asked = VerifiedRows(baselines=(folder / "baseline.jsonl",), results=folder / "results.jsonl")
     found = verified(Server(write=lambda _: 'CALL \ud83d {"x": "\ud83d"}'), folder, asked)
     assert "the request does not have: \\ud83d" in found.failures[0].problems[0]
     assert html(found).encode()
@@ -243,7 +243,7 @@ def test_a_parser_that_does_not_exist_is_refused_before_a_row_is_sent(folder: Pa
 
     target = Target(base_url="http://h/v1", model="m")
     with pytest.raises(UnusableInput, match="--tool-parser must be one of these"):
-        asyncio.run(verify(target, folder / "rows.jsonl", Rows(), refuse))
+        asyncio.run(verify(target, folder / "rows.jsonl", VerifiedRows(), refuse))
 
 
 def test_rows_without_a_baseline_are_not_compared(folder: Path) -> None:

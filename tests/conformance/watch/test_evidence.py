@@ -17,12 +17,12 @@ from rich.console import Console
 
 from plumbline_conformance.checks.selected_laws import watched
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.text import failure_lines, requests_of
-from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
-from plumbline_conformance.suite.model import Problem
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.reports.report import WORST_FIRST, Report, report_of
+from plumbline_conformance.suite.scenario import Problem
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.live import Tally, judge_live
 
@@ -47,7 +47,7 @@ def stream(number: int) -> Exchange:
 
 
 def report_for(tally: Tally) -> Report:
-    run = Header.of("http://127.0.0.1:1/v1", "m", by="watch")
+    run = RecordingHeader.of("http://127.0.0.1:1/v1", "m", by="watch")
     return report_of(run, tally.transcripts(), tally.findings())
 
 

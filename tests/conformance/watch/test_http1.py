@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline_conformance.watch.http1 import Body, Head, Malformed
+from plumbline_conformance.watch.http1 import BodyFramer, Malformed, MessageHead
 
 
 @given(
@@ -20,7 +20,7 @@ def test_chunks_end_where_they_end_however_they_are_read(
 ) -> None:
     wire = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nx: y\r\n\r\n" + rest
     edges = [0, *sorted(cut for cut in cuts if cut < len(wire)), len(wire)]
-    body = Body(chunked=True)
+    body = BodyFramer(chunked=True)
     payload = after = b""
     for start, stop in pairwise(edges):
         found, left = body.feed(wire[start:stop]) if not body.done else (b"", wire[start:stop])
@@ -32,7 +32,7 @@ def test_chunks_end_where_they_end_however_they_are_read(
 
 @given(st.binary(max_size=50), st.integers(0, 60), st.integers(0, 60))
 def test_a_body_ends_after_its_content_length(data: bytes, length: int, cut: int) -> None:
-    body = Body(length=length)
+    body = BodyFramer(length=length)
 
     first = body.feed(data[:cut])
     second = body.feed(data[cut:])
@@ -44,7 +44,7 @@ def test_a_body_ends_after_its_content_length(data: bytes, length: int, cut: int
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
-    for act in (lambda: Body(chunked=True).feed(data), lambda: Head(data)):
+    for act in (lambda: BodyFramer(chunked=True).feed(data), lambda: MessageHead(data)):
         try:
             act()
         except Malformed:
@@ -54,5 +54,5 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
 def test_the_head_is_handed_on_but_for_the_host() -> None:
     raw = b"POST /v1/x HTTP/1.1\r\nHoSt: here\r\nX-A:  citt\xc3\xa0 \r\nx-a:c\t\r\n\r\n"
 
-    assert Head(raw).encode([("host", "there")]) == raw.replace(b"here", b"there")
-    assert Head(raw).get("x-a") == "citt\xc3\xa0"
+    assert MessageHead(raw).encode([("host", "there")]) == raw.replace(b"here", b"there")
+    assert MessageHead(raw).get("x-a") == "citt\xc3\xa0"

@@ -13,8 +13,8 @@ from mutants import MUTANTS
 from mutants.mutations import changed
 
 from plumbline_conformance.checks.selected_laws import laws_of, watched
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.live import judge_live
 
 FIELDS = [

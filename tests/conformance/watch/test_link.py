@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.recording.redaction import redacted_exchange
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.link import Link
 from plumbline_conformance.watch.proxy import Proxy
 

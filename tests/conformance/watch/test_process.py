@@ -16,14 +16,20 @@ from example_servers.proxied_servers import GET, talk
 
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.console.terminal import console
-from plumbline_conformance.recording.file import Header, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.recording.file import (
+    Recorder,
+    RecordingHeader,
+    UnreadableRecording,
+    read_recording,
+)
 from plumbline_conformance.reports.conclude import Outputs
-from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.watch import run, run_watch
+from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.watch import run_watch
+from plumbline_conformance.watch import watching as run
 from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.live import Tally
 from plumbline_conformance.watch.process import Inbox, Passing, Seen, framed
-from plumbline_conformance.watch.run import Watcher
+from plumbline_conformance.watch.watching import Watcher
 
 
 def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
@@ -134,7 +140,7 @@ def test_a_recording_on_a_full_disk_is_cut_and_reported_at_once(
     path = tmp_path / "run.jsonl"
 
     watcher = watching(
-        3, recorder=Recorder(path, Header.of("http://h", "m", by="watch")), failed=failures.append
+        3, recorder=Recorder(path, RecordingHeader.of("http://h", "m", by="watch")), failed=failures.append
     )
 
     assert watcher.tally.exchanges == 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.parsing.dialects import DIALECTS, cut
 
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.dialects.streams.coercion import (
     admitted,
@@ -187,7 +187,7 @@ def test_whatever_the_schema_a_text_becomes_json(text: str, schema: dict[str, An
 
 @given(schema=_schemas)
 def test_no_schema_breaks_the_parsing_of_a_call(schema: dict[str, Any]) -> None:
-    call = Call("f", '{"city": "a", "n": 1, "rows": [[true], {"x": null}]}')
+    call = WrittenCall("f", '{"city": "a", "n": 1, "rows": [[true], {"x": null}]}')
     for dialect in DIALECTS:
         if dialect.tool is None:
             continue
@@ -227,7 +227,7 @@ def test_composed_schemas_give_arguments_the_types_of_flat_ones(
     wrappings: list[str], values: dict[str, str]
 ) -> None:
     """In every dialect, wherever the schema has the property."""
-    call = Call("f", json.dumps(values))
+    call = WrittenCall("f", json.dumps(values))
     for dialect in DIALECTS:
         if dialect.tool is None:
             continue

@@ -10,7 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES, EXPLORED
 
-from plumbline.answer.dialects.parsers.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
+from plumbline.answer.dialects.parsers.delimiters import (
+    SPACE,
+    Delimiter,
+    Delimiters,
+    Found,
+    PatternHead,
+    head,
+)
 
 laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
 
@@ -80,7 +87,7 @@ def compiled(source: list[str] | str, field: str | None) -> Delimiter | None:
     if isinstance(source, list):
         pattern = "|".join(map(regex.escape, sorted(source, key=len, reverse=True)))
         grows = any(a != b and a.startswith(b) for a in source for b in source)
-        return Delimiter(regex.compile(pattern), Head(tuple(source), False), not grows, field)
+        return Delimiter(regex.compile(pattern), PatternHead(tuple(source), False), not grows, field)
     try:
         return Delimiter(regex.compile(source, regex.DOTALL), head(source), False, field)
     except regex.error:
@@ -124,19 +131,19 @@ def test_what_is_passed_over_has_no_delimiter(
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
-        (r"\s*<call>", Head(("<call>",), True)),
-        (r"\s*(?:<\|end\|>|<\|eot\|>)", Head(("<|end|>", "<|eot|>"), True)),
-        (r"<fn=(?P<name>\w+)>", Head(("<fn=",), False)),
+        (r"\s*<call>", PatternHead(("<call>",), True)),
+        (r"\s*(?:<\|end\|>|<\|eot\|>)", PatternHead(("<|end|>", "<|eot|>"), True)),
+        (r"<fn=(?P<name>\w+)>", PatternHead(("<fn=",), False)),
         (r"<a|\s+b", None),
-        ("</fn>\\s*\n?", Head(("</fn>",), False)),
-        ("ab?c", Head(("a",), False)),
+        ("</fn>\\s*\n?", PatternHead(("</fn>",), False)),
+        ("ab?c", PatternHead(("a",), False)),
         (r"\s*(?:<eot>|$)", None),
         (r"\s+<eot>", None),
         ("(?i)<think>", None),
         ("[<]a", None),
     ],
 )
-def test_most_patterns_begin_with_a_text(pattern: str, found: Head | None) -> None:
+def test_most_patterns_begin_with_a_text(pattern: str, found: PatternHead | None) -> None:
     assert head(pattern) == found
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Status
-from plumbline.engines.llama_cpp.shape import Shape, Shapes
+from plumbline.engines.llama_cpp.shape import CacheShape, Shapes
 from plumbline.engines.request import RequestState
 from plumbline.port.engine import GenerateRequest, SamplingParams
 
@@ -26,14 +26,14 @@ def logits_of(tokens: list[int]) -> NDArray[np.float32]:
 class FixedShapes(Shapes):
     """One shape for all requests."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: CacheShape) -> None:
         self.num_cells = shape.num_cells
         self._shape = shape
 
-    def first(self) -> Shape:
+    def first(self) -> CacheShape:
         return self._shape
 
-    def choose(self, states: Collection[RequestState]) -> Shape:
+    def choose(self, states: Collection[RequestState]) -> CacheShape:
         return self._shape
 
 
@@ -120,7 +120,7 @@ class CheckingCache:
     def clear(self) -> None:
         self.cells.clear()
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: CacheShape) -> None:
         assert shape != self.shape
         self.shape = shape
         self.cells.clear()
@@ -158,7 +158,7 @@ def make_cache(
             num_cells=num_cells, max_model_len=longest, max_running=places, max_sequences=64, step=8
         )
     else:
-        shapes = FixedShapes(Shape(num_sequences, 104 if streams else num_cells, streams))
+        shapes = FixedShapes(CacheShape(num_sequences, 104 if streams else num_cells, streams))
     return CheckingCache(shapes, places=places, max_model_len=longest, **fields)
 
 

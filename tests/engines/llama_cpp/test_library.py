@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from support.weights.engines import EngineKind, Reference, prompts, started
 
-from plumbline.engines.llama_cpp.library import Library
+from plumbline.engines.llama_cpp.library import LlamaLibrary
 from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
-from plumbline.engines.llama_cpp.shape import Shape
+from plumbline.engines.llama_cpp.shape import CacheShape
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import quantise, write
 
@@ -75,7 +75,7 @@ def test_a_wrong_parameter_is_refused_by_name(given: str) -> None:
 def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(LlamaCppError, match=r"broken\.gguf"):
-        Library(
+        LlamaLibrary(
             tmp_path / "broken.gguf",
             num_running=2,
             max_batch=8,
@@ -87,11 +87,13 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> None:
     # 5 layers x 2 heads x (32 + 32) numbers of 2 bytes.
-    small = Library(whole, num_running=4, max_batch=8, max_model_len=None, cache_bytes=1280 * 512, options={})
+    small = LlamaLibrary(
+        whole, num_running=4, max_batch=8, max_model_len=None, cache_bytes=1280 * 512, options={}
+    )
     assert small.max_model_len == 512
     assert small.shape.num_cells >= 512
     small.close()
-    given = Library(whole, num_running=4, max_batch=8, max_model_len=1024, cache_bytes=1, options={})
+    given = LlamaLibrary(whole, num_running=4, max_batch=8, max_model_len=1024, cache_bytes=1, options={})
     assert given.max_model_len == 1024
     assert given.shape.num_cells >= 1024
     given.close()
@@ -108,13 +110,14 @@ def test_a_sequence_goes_on_in_a_cache_of_another_shape(whole: Path, dtype: dict
         "max_model_len": 1024,
         "cache_bytes": 1 << 26,
     }
-    library = Library(whole, **limits, options=dtype)
+    library = LlamaLibrary(whole, **limits, options=dtype)
     wanted = _logits(library, 0, tokens, 0)
     library.clear()
     _logits(library, 5, tokens[:10], 0)
     sequence = 5
     for step, shape in enumerate(
-        (Shape(16, 512, True), Shape(4, 2048, streams=False), Shape(3, 256, streams=True)), start=1
+        (CacheShape(16, 512, True), CacheShape(4, 2048, streams=False), CacheShape(3, 256, streams=True)),
+        start=1,
     ):
         saved = library.save(sequence, 10 * step)
         assert saved is not None
@@ -133,16 +136,16 @@ def test_a_sequence_without_room_is_not_restored(whole: Path) -> None:
         "max_model_len": 1024,
         "cache_bytes": 1 << 26,
     }
-    library = Library(whole, **limits, options={})
+    library = LlamaLibrary(whole, **limits, options={})
     _logits(library, 0, [2] * 300, 0)
     saved = library.save(0, 300)
     assert saved is not None
-    library.reshape(Shape(4, 256, streams=True))
+    library.reshape(CacheShape(4, 256, streams=True))
     assert not library.restore(1, saved)
     library.close()
 
 
-def _logits(library: Library, sequence: int, tokens: list[int], start: int) -> NDArray[np.float32]:
+def _logits(library: LlamaLibrary, sequence: int, tokens: list[int], start: int) -> NDArray[np.float32]:
     """The logits after these tokens."""
     positions = list(range(start, start + len(tokens)))
     wanted = [False] * (len(tokens) - 1) + [True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.llama_cpp.placement import Source
+from plumbline.engines.llama_cpp.placement import SharedSequence
 from plumbline.engines.llama_cpp.sequences import Sequences
 
 tokens = st.lists(st.integers(0, 1), max_size=60)
@@ -43,7 +43,7 @@ def test_the_longest_prefix_is_the_longest(
     for own, computed in running:
         sequence = sequences.take(None)
         assert sequence is not None
-        others.append(Source(sequence, own, min(computed, len(own))))
+        others.append(SharedSequence(sequence, own, min(computed, len(own))))
         lengths.append(common(own[:computed], prompt))
     found, length = sequences.longest_prefix(prompt, None, others)
     best = min(max(lengths), len(prompt) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.llama_cpp.shape import Shape, Shapes, needed
+from plumbline.engines.llama_cpp.shape import CacheShape, Shapes, needed
 from plumbline.engines.request import RequestState
 from plumbline.port.engine import GenerateRequest, SamplingParams
 
@@ -57,10 +57,10 @@ def test_the_shape_grows_with_the_requests() -> None:
         for count, length in ((1, 16), (8, 16), (32, 16), (32, 900), (64, 2000))
     ]
     assert found == [
-        Shape(8, 256, streams=True),
-        Shape(16, 256, streams=True),
-        Shape(64, 256, streams=True),
-        Shape(64, 1024, streams=True),
-        Shape(128, 4096, streams=True),
+        CacheShape(8, 256, streams=True),
+        CacheShape(16, 256, streams=True),
+        CacheShape(64, 256, streams=True),
+        CacheShape(64, 1024, streams=True),
+        CacheShape(128, 4096, streams=True),
     ]
     assert shapes(1 << 20).first().num_cells <= 8192

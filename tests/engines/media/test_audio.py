@@ -15,7 +15,7 @@ import torch
 from support.servers.asgi import serving
 from support.weights.hearing import audio_part, make_audio_model, wav
 
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")

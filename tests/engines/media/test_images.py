@@ -29,7 +29,7 @@ from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
 from plumbline.engines.vllm.media import MediaRenderer
 from plumbline.port.engine import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

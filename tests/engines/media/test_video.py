@@ -19,7 +19,7 @@ from support.servers.asgi import serving
 from support.weights.moving import video, video_part
 from support.weights.vision import data_url, make_model, picture
 
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 
 av = pytest.importorskip("av", reason="PyAV is not installed")

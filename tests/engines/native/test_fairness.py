@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
 from plumbline.engines.request import RequestState
 from plumbline.port.engine import GenerateRequest, SamplingParams

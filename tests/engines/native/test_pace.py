@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.weights.model_families import CASES, Case
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models import describe, random_model
-from plumbline.engines.native.scheduling.pace import Pace, PromptBudget, RowCost, attention_share
+from plumbline.engines.native.scheduling.pace import PromptBudget, PromptPace, RowCost, attention_share
 from plumbline.engines.native.scheduling.scheduler import Scheduler
 from plumbline.engines.request import PlacedImage, RequestState
 from plumbline.port.engine import GenerateRequest, SamplingParams
@@ -24,7 +24,7 @@ shares = st.sampled_from([0.0, 1e-4, 1e-3, 0.1])
 def test_the_tokens_of_an_allowance_are_the_most_that_it_pays_for(
     share: float, start: int, units: float
 ) -> None:
-    pace = Pace(share)
+    pace = PromptPace(share)
     count = pace.tokens(start, units)
     assert count >= 8
     assert count == 8 or pace.cost(start, count) <= units * (1 + 1e-6) + 1e-6
@@ -51,7 +51,7 @@ def test_a_stream_waits_a_bounded_time_beside_any_prompts(
     unit: float, scoring: float, share: float, prompts: list[tuple[int, bool]]
 ) -> None:
     """On a machine whose units take `unit` seconds, and `scoring` times as long where a prompt is scored."""
-    pace = Pace(share)
+    pace = PromptPace(share)
     config = EngineConfig(
         max_model_len=20_000, num_blocks=10_000, max_num_batched_tokens=1024, max_num_seqs=8
     )
@@ -95,7 +95,7 @@ def test_an_image_may_take_what_is_kept_for_short_prompts_and_then_others_get_no
 
 
 def test_without_streams_a_prompt_takes_whole_steps() -> None:
-    pace = Pace(0.0)
+    pace = PromptPace(0.0)
     pace.observe(64.0, False, 0.0064)
     assert pace.allowance(streams=False, scored=False) > 9000
     assert 700 < pace.allowance(streams=True, scored=False) < 1000
@@ -104,7 +104,7 @@ def test_without_streams_a_prompt_takes_whole_steps() -> None:
 @given(outlier=st.floats(0.1, 1000), tokens=st.integers(1, 200))
 def test_one_slow_step_is_forgotten_however_short_the_prompts_are(outlier: float, tokens: int) -> None:
     """As after a pause of the whole process."""
-    pace = Pace(0.0)
+    pace = PromptPace(0.0)
     pace.observe(64.0, False, 64 * 1e-4)
     pace.observe(64.0, False, outlier)
     for _ in range(80):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.request import RequestState

@@ -18,8 +18,8 @@ from tests.engines.native.kinds import KINDS, Moody, add
 from plumbline.engines.constraints.bans import BanMatcher
 from plumbline.engines.constraints.grammar import GrammarError, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduler
 from plumbline.engines.native.scheduling.speculation import PromptLookup, Speculator
 from plumbline.engines.request import RequestState

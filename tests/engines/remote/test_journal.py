@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.remote import journal
-from plumbline.engines.remote.journal import Entry, Journal, digest
+from plumbline.engines.remote.journal import JournalEntry, RequestJournal, digest
 from plumbline.engines.remote.messages import Generate
 from plumbline.port.engine import GenerateRequest, SamplingParams
 
@@ -68,13 +68,13 @@ def test_a_journal_says_what_is_computed(steps: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "journal"
         journal.create(path)
-        written = Journal(path)
+        written = RequestJournal(path)
         model: dict[int, bool] = {}
         for step, number in steps:
             name = str(number)
             match step:
                 case "enter":
-                    written.enter(name, Entry(1, number, bytes([number] * 16)))
+                    written.enter(name, JournalEntry(1, number, bytes([number] * 16)))
                     model.setdefault(number, False)
                 case "leave":
                     written.leave(name)

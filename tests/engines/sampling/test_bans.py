@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
-from plumbline.engines.constraints.grammar import GrammarError, Vocabulary, num_words
+from plumbline.engines.constraints.grammar import GrammarError, GrammarVocabulary, num_words
 from plumbline.port.engine import SamplingParams
 
 TOKENS = [b"a", b"b", b"ab", b"BA", b"aab", b"", b"<s>", b"\xc3", b"\xa9", b"\xff", b"a" * 40, b"b\xff"]
 SIZE = len(TOKENS)
-TEXTS = TokenTexts(Vocabulary(TOKENS, frozenset({6}), frozenset({6}), lambda _: []))
+TEXTS = TokenTexts(GrammarVocabulary(TOKENS, frozenset({6}), frozenset({6}), lambda _: []))
 draws = st.lists(st.integers(0, 10**6), max_size=30)
 strings = st.lists(st.text("abé", min_size=1, max_size=5), min_size=1, max_size=3)
 

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.sampler import Sampler

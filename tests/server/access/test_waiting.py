@@ -22,7 +22,7 @@ from support.models import scripted, served
 
 from plumbline.cli import main
 from plumbline.contract._generated.utilities import Health
-from plumbline.port.progress import Progress, report, watched
+from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import only
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.sockets import bound, make_reusable
@@ -60,7 +60,7 @@ def test_an_address_is_taken_and_refuses_connections_until_a_server_listens() ->
 
 def test_every_path_is_answered_in_the_form_of_its_api() -> None:
     with waiting() as (application, _, url):
-        application.progress = Progress("loading weights", 2**20, 2**21)
+        application.progress = LoadProgress("loading weights", 2**20, 2**21)
         for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("DELETE", "/nowhere")):
             answer = httpx.request(method, url + path)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
@@ -81,7 +81,7 @@ def test_every_path_is_answered_in_the_form_of_its_api() -> None:
 def test_probes_see_how_far_the_start_is(path: str, status: int) -> None:
     with waiting() as (application, _, url):
         for total in (0, 10):
-            application.progress = Progress("loading <weights>", 5, total)
+            application.progress = LoadProgress("loading <weights>", 5, total)
             answer = httpx.get(url + path)
             assert answer.status_code == status
             health = msgspec.json.decode(answer.content, type=Health, strict=True)
@@ -136,7 +136,7 @@ def test_websockets_are_refused() -> None:
 
 
 def test_progress_goes_to_the_watcher_of_its_thread_only() -> None:
-    seen: list[Progress] = []
+    seen: list[LoadProgress] = []
     report("not watched")
     with watched(seen.append):
         report("loading weights", 1, 2)
@@ -144,7 +144,7 @@ def test_progress_goes_to_the_watcher_of_its_thread_only() -> None:
         other.start()
         other.join()
     report("not watched")
-    assert seen == [Progress("loading weights", 1, 2)]
+    assert seen == [LoadProgress("loading weights", 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_step_without_bytes_shows_none(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
     with shown() as show:
-        show(Progress("loading libraries"))
+        show(LoadProgress("loading libraries"))
     printed = capsys.readouterr().err
     assert "Loading libraries" in printed
     assert "bytes" not in printed

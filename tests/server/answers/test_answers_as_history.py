@@ -17,7 +17,7 @@ from support.speaking import speaking
 
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect, Utterance
 
 TEMPLATE = """{% for m in messages %}[{{ m.role }}]{{ m.reasoning_content or '' }}|{{ m.content or '' }}|
@@ -25,8 +25,8 @@ TEMPLATE = """{% for m in messages %}[{{ m.role }}]{{ m.reasoning_content or '' 
 {% endfor %}"""
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 USER = {"role": "user", "content": "Hello."}
-WHOLE = Utterance(("I will ask.", Call("get", '{"city": "Zurich", "days": 3}')), "Hm, a city.")
-BARE = Utterance((Call("get", '{"city": "Zurich", "days": 3}'),), "Hm, a city.")
+WHOLE = Utterance(("I will ask.", WrittenCall("get", '{"city": "Zurich", "days": 3}')), "Hm, a city.")
+BARE = Utterance((WrittenCall("get", '{"city": "Zurich", "days": 3}'),), "Hm, a city.")
 TOOLS = {d.name: d for d in TOOL_DIALECTS.values()}
 
 Parts = list[str]

@@ -12,7 +12,7 @@ import torch
 from support.servers.live import live
 from support.servers.pocket import pocket_settings, text_model
 
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 MODEL = "plumbline-pocket"

@@ -22,7 +22,7 @@ from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 BOS = TOKENIZER.added["<|endoftext|>"]

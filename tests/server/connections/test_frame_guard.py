@@ -21,7 +21,7 @@ from plumbline.server.start.connections.frame_guard import (
     FrameGuard,
     TooManyFragmentsError,
 )
-from plumbline.server.start.connections.pace import FRAMES, Pace
+from plumbline.server.start.connections.pace import FRAMES, ClientPace
 
 MOST = 100_000
 
@@ -131,7 +131,7 @@ def test_large_fragments_are_not_counted() -> None:
 def test_a_client_sends_so_many_frames_a_second(slices: list[tuple[int, float]]) -> None:
     """Law 4."""
     now = 0.0
-    pace = Pace(FRAMES, lambda: now)
+    pace = ClientPace(FRAMES, lambda: now)
     sent = 0
     for frames, idle in slices:
         now += idle

@@ -284,7 +284,7 @@ def test_a_client_that_does_not_read_is_given_up(
     requests: Callable[[], tuple[bytes, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its request would keep its model loaded for ever, and others may wait for that memory."""
-    monkeypatch.setattr("plumbline.server.start.connections.base.Connection.unread_timeout", 0.2)
+    monkeypatch.setattr("plumbline.server.start.connections.base.ClientConnection.unread_timeout", 0.2)
     with (
         live(lambda: served(tiny_engine()), Settings()) as server,
         unread_stream(server, *requests()) as connection,

@@ -29,7 +29,7 @@ from websockets.sync.client import connect
 
 from plumbline.server.loading.catalog import only
 from plumbline.server.settings import OptionError, Settings, SettingsError
-from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.base import ClientConnection
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound
 
@@ -194,6 +194,6 @@ def test_few_refused_connections_are_held_for_their_clients_and_the_last_one_has
         with socket.create_connection(("127.0.0.1", server.port), 20) as last:
             last.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert last.recv(1000).startswith(b"HTTP/1.1 503")
-            assert len(Connection.lingering) <= 16
+            assert len(ClientConnection.lingering) <= 16
         for one in silent:
             one.close()

@@ -32,7 +32,7 @@ from support.weights.vision import data_url, picture
 
 from plumbline.media.audio import SAMPLE_RATE, AudioError, decode_audio
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 
 CHAT = "/v1/chat/completions"

@@ -29,7 +29,7 @@ from support.weights.vision import data_url, picture
 
 from plumbline.media.video import VideoError, decode_video
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 
 CHAT = "/v1/chat/completions"

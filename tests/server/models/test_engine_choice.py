@@ -24,12 +24,12 @@ from plumbline.pocket.to_gguf import write
 from plumbline.server.loading import engines
 from plumbline.server.loading.engines import EngineChoice, choose_engine
 from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.model import load
-from plumbline.server.loading.native import engine as native_engine
 from plumbline.server.loading.native import memory as native_memory
-from plumbline.server.loading.native import model as native_model
+from plumbline.server.loading.native import native_loader as native_engine
+from plumbline.server.loading.native import native_model
 from plumbline.server.loading.native.memory import loaded_bytes
-from plumbline.server.loading.native.model import NativeModel, describe_model, native_dtype
+from plumbline.server.loading.native.native_model import NativeModel, describe_model, native_dtype
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings, SettingsError
 from plumbline_kernels.cpu.library import Library
 
@@ -432,7 +432,7 @@ def test_rounded_weights_need_compiled_kernels() -> None:
 def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("plumbline.server.loading.native.engine.fastest", lambda counts, step: 7)
+    monkeypatch.setattr("plumbline.server.loading.native.native_loader.fastest", lambda counts, step: 7)
     given, measured = (load(Settings(threads=threads)).engine.info.runs_on for threads in (3, None))
     assert given == "cpu in bfloat16 with compiled kernels on 3 threads (--threads)"
     assert "with compiled kernels on 7 threads (" in measured

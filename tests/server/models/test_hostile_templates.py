@@ -21,7 +21,7 @@ from support.servers.asgi import serving
 from plumbline.answer.text.templates import workers
 from plumbline.base.workers.pool import Bounds
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 
 NESTED = (

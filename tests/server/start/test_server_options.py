@@ -20,7 +20,7 @@ from support.servers.asgi import Answer, serving
 
 from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.operations.defaults import with_defaults
 from plumbline.server.settings import Settings
 

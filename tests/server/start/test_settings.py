@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.cli import main
-from plumbline.server.loading.model import _defaults
+from plumbline.server.loading.served_model import _defaults
 from plumbline.server.settings import Settings
 from plumbline.server.settings.sources import read_settings
 from plumbline_conformance.console.sizes import parse_size, size_text

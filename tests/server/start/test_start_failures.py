@@ -117,7 +117,7 @@ def test_what_this_machine_cannot_do_is_refused_before_weights_are_read(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("plumbline.server.loading.native.engine.load_model", None)
+    monkeypatch.setattr("plumbline.server.loading.native.native_loader.load_model", None)
     assert words in last_line(capfd, *options)
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.servers.live import live
 from support.servers.pocket import pocket_settings
 
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 MODEL = "plumbline-pocket"

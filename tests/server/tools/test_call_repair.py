@@ -13,7 +13,7 @@ import pytest
 from support.servers.asgi import serving
 from support.speaking import speaking
 
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 
 PARAMETERS = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 FUNCTION = {"name": "book", "parameters": PARAMETERS}

@@ -15,7 +15,7 @@ from support.models import TOKENIZER
 from support.servers.asgi import serving
 from support.speaking import speaking
 
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 
 TOOL = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
 CHAT_TOOLS = [{"type": "function", "function": TOOL}]

@@ -20,7 +20,7 @@ from support.servers.pocket import pocket_settings
 
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
 MODEL = "plumbline-pocket"

@@ -12,7 +12,7 @@ from plumbline.answer.dialects.formats.json_calls import JsonCall
 from plumbline.answer.dialects.formats.named_json import NamedJson
 from plumbline.answer.dialects.formats.pythonic import PythonCall
 from plumbline.answer.dialects.parsers.render import render_calls
-from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, WrittenCall
 from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 
 __all__ = [
@@ -43,15 +43,15 @@ TOOLS: dict[str, Any] = {
         },
     },
 }
-PARIS = Call("get", '{"city": "Paris", "days": 3}')
-ROME = Call("get", '{"city": "Rome"}')
+PARIS = WrittenCall("get", '{"city": "Paris", "days": 3}')
+ROME = WrittenCall("get", '{"city": "Rome"}')
 
 Calls = list[tuple[str, Any]]
 Defects = Iterator[tuple[str, str, Calls]]
 """What is wrong, the output, and the calls that it is."""
 
 
-def meant(*calls: Call) -> Calls:
+def meant(*calls: WrittenCall) -> Calls:
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
@@ -155,9 +155,13 @@ def json_arguments(tool: ToolDialect) -> Defects:
     for written, value in JSON_DEFECTS:
         if tool.name == "generic_json" and written.startswith("{{"):
             continue  # Its answers are objects, so a brace more ends one.
-        yield written, render_calls([Call("get", written)], section), [("get", value)]
+        yield written, render_calls([WrittenCall("get", written)], section), [("get", value)]
     whole = render_calls([PARIS], section)
-    yield "no last quote", render_calls([Call("get", '{"days": 3, "city": "Paris}')], section), meant(PARIS)
+    yield (
+        "no last quote",
+        render_calls([WrittenCall("get", '{"days": 3, "city": "Paris}')], section),
+        meant(PARIS),
+    )
     opts = {"opts": {"a": ["f({})"]}}
     yield "no quote", whole.replace(PARIS.arguments, '{"opts": {"a": ["f({})]}}'), [("get", opts)]
     yield "a brace too many", whole.replace("3}", "3}}"), meant(PARIS)

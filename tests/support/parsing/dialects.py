@@ -18,7 +18,7 @@ from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.model_dialect import AnswerFrame
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.answer.dialects.spec.markers import Markers
 from plumbline.answer.events import (
@@ -138,20 +138,20 @@ class Dialect:
 
     def utterance(self, plan: Plan) -> Utterance:
         """The plan as an utterance that this dialect can carry."""
-        parts: list[str | Call] = []
+        parts: list[str | WrittenCall] = []
         for part in plan.parts:
             if isinstance(part, str):
                 text = self.fill_text(part)
-                if parts and isinstance(parts[-1], Call):  # After a call these are slips of the model.
+                if parts and isinstance(parts[-1], WrittenCall):  # After a call these are slips of the model.
                     text = text.lstrip("}]),;{[ \n")
-                if text and (not parts or isinstance(parts[-1], Call)):
+                if text and (not parts or isinstance(parts[-1], WrittenCall)):
                     parts.append(text)
             elif self.tool is not None:
                 arguments = {key: self._writable(value, inside=False) for key, value in part[1].items()}
-                parts.append(Call(part[0], json.dumps(arguments, ensure_ascii=False)))
+                parts.append(WrittenCall(part[0], json.dumps(arguments, ensure_ascii=False)))
         if self.bare:  # Bare calls are known by standing first.
             text = " ".join(part for part in parts if isinstance(part, str))
-            parts = [*(part for part in parts if isinstance(part, Call)), *([text] if text else [])]
+            parts = [*(part for part in parts if isinstance(part, WrittenCall)), *([text] if text else [])]
         reasoning = None if plan.reasoning is None else self.fill_text(plan.reasoning) or None
         if self.reasoning is None or self.reasoning.append:
             reasoning = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from support.parsing.dialects import Dialect
 from support.parsing.plans import Plan
@@ -163,15 +163,15 @@ class Template(Dialect):
 
     def utterance(self, plan: Plan) -> Utterance:
         """The plan as an utterance that the template can carry."""
-        parts: list[str | Call] = []
+        parts: list[str | WrittenCall] = []
         for part in plan.parts:
             if isinstance(part, str):
                 text = self.fill_text(part)
-                if text and (not parts or isinstance(parts[-1], Call)):
+                if text and (not parts or isinstance(parts[-1], WrittenCall)):
                     parts.append(text)
             elif self._calls is not None:
                 arguments = {key: self._writable(value) for key, value in part[1].items()}
-                parts.append(Call(part[0], json.dumps(arguments, ensure_ascii=False)))
+                parts.append(WrittenCall(part[0], json.dumps(arguments, ensure_ascii=False)))
         reasoning = None if plan.reasoning is None else self.fill_text(plan.reasoning) or None
         return Utterance(tuple(parts), reasoning)
 
@@ -180,10 +180,10 @@ class Template(Dialect):
         written: list[str] = []
         if utterance.reasoning is not None:
             written.append(utterance.reasoning.join(self._thought))
-        for is_call, group in groupby(utterance.parts, lambda part: isinstance(part, Call)):
+        for is_call, group in groupby(utterance.parts, lambda part: isinstance(part, WrittenCall)):
             parts = list(group)
             if is_call and self._calls is not None:
-                calls = [part for part in parts if isinstance(part, Call)]
+                calls = [part for part in parts if isinstance(part, WrittenCall)]
                 written.append(self._calls([(call.name, json.loads(call.arguments)) for call in calls]))
             else:
                 written += [str(part).join(self._said) for part in parts]

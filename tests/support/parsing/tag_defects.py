@@ -8,7 +8,7 @@ from plumbline.answer.dialects.formats.elements import ElementCall
 from plumbline.answer.dialects.formats.tagged import TaggedCall
 from plumbline.answer.dialects.formats.tags import element
 from plumbline.answer.dialects.parsers.render import render_calls
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 from support.parsing.defects import PARIS, Defects, around, meant
 
@@ -29,7 +29,7 @@ def tags(tool: ToolDialect) -> Defects:
         for wrong in (f"{tag.end[:-2]}>", f"{tag.end[:-3]}{tag.end[-2]}>", f"{tag.end[:-1]}s>"):
             yield "misspelled ends", text.replace(tag.end, wrong), meant(PARIS)
         like = f"a{tag.end[:-1]}s>b"
-        inner = render_calls([Call("get", json.dumps({"city": like, "days": 3}))], section)
+        inner = render_calls([WrittenCall("get", json.dumps({"city": like, "days": 3}))], section)
         yield "a tag like the end inside a value", inner, [("get", {"city": like, "days": 3})]
     if " " in tag.other_key and (plain := f"</{tag.other_key.split()[0][1:]}>") != tag.end:
         other = text.replace(tag.key, tag.other_key)
@@ -49,7 +49,7 @@ def tags(tool: ToolDialect) -> Defects:
                 text.replace(tag.close, f"{tag.close}\n</function_invocation>"),
                 meant(PARIS),
             )
-    inner = render_calls([Call("get", json.dumps({"city": f"a{tag.end}b", "days": 3}))], section)
+    inner = render_calls([WrittenCall("get", json.dumps({"city": f"a{tag.end}b", "days": 3}))], section)
     yield "an end inside a value", inner, [("get", {"city": f"a{tag.end}b", "days": 3})]
     for written, key in ((tag.open, "get"), (tag.key, "city"), (tag.key, "days")):
         if written.endswith('="') and written.startswith("<") and "|>" not in written:
@@ -69,7 +69,7 @@ def tags(tool: ToolDialect) -> Defects:
     if tag.wrapper:
         again = text.replace(tag.newline + tag.key, tag.wrapper, 1)
         yield "the beginning of a call for the first parameter's", again, meant(PARIS)
-    begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
+    begun = tag.write(WrittenCall("get", "{}")).removesuffix(tag.close)
     yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
 
 
@@ -84,7 +84,7 @@ def doubled(section: Section, tag: TaggedCall, text: str) -> Defects:
         yield "no end before a key in the same line", text.replace(glued, f"{tag.key}days"), meant(PARIS)
     if tag.is_element and (nested := element(tag.value_open or tag.key)):
         value = f"{nested}>\n<b></b>\n{tag.end}"
-        inner = render_calls([Call("get", json.dumps({"city": value, "days": 3}))], section)
+        inner = render_calls([WrittenCall("get", json.dumps({"city": value, "days": 3}))], section)
         yield "an element like the value's inside it", inner, [("get", {"city": value, "days": 3})]
 
 
@@ -94,7 +94,7 @@ def elements(tool: ToolDialect) -> Defects:
     if not isinstance(section.call_format, ElementCall):
         return
     tag = section.call_format.tag
-    whole = Call("get", '{"city": "Paris", "days": 3, "tags": ["a", "b"]}')
+    whole = WrittenCall("get", '{"city": "Paris", "days": 3, "tags": ["a", "b"]}')
     text = render_calls([whole], section)
     for name in ("city", "days", "tags", "item", "invoke"):
         yield f"no end of {name}", text.replace(f"{tag}</{name}>", ""), meant(whole)

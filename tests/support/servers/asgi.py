@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from plumbline.server.loading.catalog import Catalog, only
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from support.servers.shared_routes import create_app

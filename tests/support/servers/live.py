@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from plumbline.server.loading.catalog import Catalog
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from plumbline.server.start.listener import listener

@@ -11,8 +11,8 @@ import msgspec
 from plumbline.engines.scripted import Script, ScriptedEngine
 from plumbline.port.engine import EngineStats
 from plumbline.server import models
-from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.catalog import Catalog, ModelSource
+from plumbline.server.loading.served_model import ServedModel
 from support.bodies import BODIES
 from support.models import GatedEngine, answer_with, scripted_info, served
 from support.servers.asgi import Answer, Exchange, Server
@@ -59,7 +59,7 @@ class Shelf:
         return served(engine, names=(name,))
 
     def catalog(self, capacity: int = 1, *, default: str | None = None) -> Catalog:
-        sources = {name: Source((name,), lambda name=name: self.load(name), 1) for name in self.names}  # type: ignore[misc]
+        sources = {name: ModelSource((name,), lambda name=name: self.load(name), 1) for name in self.names}  # type: ignore[misc]
         return Catalog(
             sources=tuple(sources.values()),
             default=None if default is None else sources[default],

@@ -20,8 +20,8 @@ from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.registry import choose
 from plumbline.contract._generated import OPERATIONS
 from plumbline.port.engine import GenerateRequest, TokenChunk
-from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.catalog import Catalog, ModelSource
+from plumbline.server.loading.served_model import ServedModel
 from support.models import TOKENIZER, scripted, scripted_info, served, tiny_engine, token_chunks
 from support.servers.asgi import Answer, Exchange, Server, serving
 
@@ -107,7 +107,7 @@ def _catalog() -> Catalog:
         names=("alphaone", "betatwo"),
     )
     models = {"plainest": plain, "alphaone": tiny}
-    sources = tuple(Source(model.names, lambda model=model: model) for model in models.values())  # type: ignore[misc]
+    sources = tuple(ModelSource(model.names, lambda model=model: model) for model in models.values())  # type: ignore[misc]
     return Catalog(sources=sources, default=sources[0], loaded=models)
 
 

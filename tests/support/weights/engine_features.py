@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from plumbline.engines.features import CHAIN_FEATURES
-from plumbline.engines.threaded.engine import FEATURES as THREADED
+from plumbline.engines.threaded.threaded_engine import FEATURES as THREADED
 from plumbline.engines.vllm.parameters import FEATURES as VLLM
 
 __all__ = ["DECLARED", "feature_table"]

@@ -27,7 +27,7 @@ from plumbline.engines.remote.client import RemoteEngine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import Engine, GenerateRequest, SamplingParams, TokenChunk
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline_training.texts import corpus
 from plumbline_training.texts.words import Lexicon

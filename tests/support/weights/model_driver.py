@@ -10,7 +10,7 @@ from torch import Tensor
 from plumbline.engines.native.models import Transformer
 from plumbline.engines.native.models.axes import axis_positions
 from plumbline.engines.request import PlacedImage
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.lora import AdapterRows
 
 torch.set_num_threads(1)
@@ -159,7 +159,7 @@ class Driver:
             num_decodes=count,
             exact=self.exact,
         )
-        hidden = self.model.forward(ids, batch, self.kv_caches, Selection(rows, kept))
+        hidden = self.model.forward(ids, batch, self.kv_caches, RowSelection(rows, kept))
         return self.model.compute_logits(hidden)
 
     def decode(self, sequences: list[Sequence], steps: int) -> None:

@@ -17,10 +17,10 @@ from plumbline_conformance.checks.request_reader import (
 )
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.field_rules import rules_of_shape
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 LIMIT = 8
 SHORT = 16

@@ -10,7 +10,7 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_limit
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -21,7 +21,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 TOKEN = "64"

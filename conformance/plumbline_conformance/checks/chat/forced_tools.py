@@ -11,9 +11,9 @@ from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, no_markup, numbered, reasons
 from plumbline_conformance.checks.laws import both, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
+from plumbline_conformance.suite.scenario import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 NEEDS = ("tools",)
 

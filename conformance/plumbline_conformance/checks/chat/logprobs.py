@@ -12,10 +12,10 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import STREAM, both, stream, whole
 from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
+from plumbline_conformance.suite.scenario import Inconclusive, NotRequested, Problem, Target, check
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["as_many", "entries_of_chat", "ranked", "sampled_in"]
 

@@ -14,8 +14,8 @@ from plumbline_conformance.checks.common import (
     usage_count,
 )
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 QUESTION = "Which of the four seasons do you like best, and why is it that one? Say it in a single word."

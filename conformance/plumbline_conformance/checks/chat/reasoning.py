@@ -20,7 +20,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -31,7 +31,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NEEDS = ("reasoning",)
 MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")

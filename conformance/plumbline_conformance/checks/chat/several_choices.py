@@ -12,10 +12,10 @@ from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import both, stream
 from plumbline_conformance.checks.request_reader import requested_choices
-from plumbline_conformance.suite.model import Inconclusive, Problem, Target
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Target
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import Choice, objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 
 def _two_choices(target: Target) -> dict[str, object]:

@@ -25,7 +25,7 @@ from plumbline_conformance.checks.request_reader import (
 )
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -36,7 +36,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

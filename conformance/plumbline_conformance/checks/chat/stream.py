@@ -28,7 +28,7 @@ from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, streams
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -41,7 +41,7 @@ from plumbline_conformance.suite.model import (
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import fold_stream, fold_whole, objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Content = tuple[Any, ...]

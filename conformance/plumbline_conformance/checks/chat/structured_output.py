@@ -11,10 +11,10 @@ from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.laws import both
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema, requested_structure
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
+from plumbline_conformance.suite.scenario import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["PLACE", "document_of"]
 

@@ -12,9 +12,9 @@ from plumbline_conformance.checks.common import accepted, at, follow_up_accepted
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_tools
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
 

@@ -12,10 +12,10 @@ from plumbline_conformance.checks.common import accepted, at, longer_prompt
 from plumbline_conformance.checks.laws import both
 from plumbline_conformance.checks.request_reader import requested_schema, requested_tools
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 set_values = tools.function("set_values", tools.TYPED)

@@ -20,11 +20,18 @@ from plumbline_conformance.checks.identity import at_no_time, made_now, streamed
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.suite.field_rules import rules_of_shape
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.suite.scenario import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    scenario,
+)
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 CHUNKS = rules_of_shape("CreateCompletionStreamResponse")
 PROMPTS = ["One two", "Red"]

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at, usage_count
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 CANDIDATES, WANTED = 4, 2

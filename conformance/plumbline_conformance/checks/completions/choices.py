@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 from plumbline_conformance.checks.completions import basics
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
-from plumbline_conformance.suite.model import Request, Target, scenario
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request, Target, scenario
+from plumbline_conformance.transcript.exchange import Exchange
 
 
 @scenario("completions/choices", "Two choices for each of two prompts", needs=("completions",))

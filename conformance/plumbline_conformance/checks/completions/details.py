@@ -14,11 +14,11 @@ from plumbline_conformance.checks.identity import distinct_ids
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["first"]
 

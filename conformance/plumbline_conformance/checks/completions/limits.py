@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, only, usage_count
 from plumbline_conformance.checks.completions.details import first
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("completions",)

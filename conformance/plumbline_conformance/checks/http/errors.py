@@ -16,9 +16,9 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.laws import refusal
 from plumbline_conformance.checks.sample_requests import JSON, chat
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

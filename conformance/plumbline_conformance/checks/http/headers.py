@@ -10,7 +10,7 @@ from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import accepted, answered, at, required
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.sample_requests import JSON, chat
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -20,7 +20,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
-from plumbline_conformance.transcript.model import UNABLE, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import UNABLE, Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 Steps = Generator[Request, Exchange, None]

@@ -18,7 +18,7 @@ from plumbline_conformance.checks.common import (
     required,
 )
 from plumbline_conformance.checks.sample_requests import JSON, chat
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     WRONG_KEY,
     Inconclusive,
     Problem,
@@ -29,7 +29,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

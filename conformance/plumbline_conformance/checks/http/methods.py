@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import answered, json_content_type
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Request,
@@ -16,7 +16,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 ALONE = ("head", "options")

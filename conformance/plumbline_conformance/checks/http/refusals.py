@@ -21,9 +21,17 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, about, check, scenario
+from plumbline_conformance.suite.scenario import (
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    about,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Row = tuple[str, dict[str, object]]

@@ -13,9 +13,16 @@ from plumbline_conformance.checks.laws import STREAM, stream, streams
 from plumbline_conformance.checks.request_reader import requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.suite.scenario import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    scenario,
+)
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 
 Steps = Generator[Request, Exchange, None]
 QUESTION = "Count from one to a hundred."

@@ -12,10 +12,10 @@ from plumbline_conformance.checks.messages.fold import message_of, prompt_tokens
 from plumbline_conformance.checks.messages.texts import COUNT, PATH, message
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 LENGTHS = ("max_model_len", "context_length", "context_window", "max_input_tokens")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline_conformance.suite.model import Inconclusive
+from plumbline_conformance.suite.scenario import Inconclusive
 from plumbline_conformance.transcript.answer_fold import is_stream, objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = ["blocks_of", "content_of", "events_of", "message_of", "prompt_tokens", "text_of", "usage_of"]

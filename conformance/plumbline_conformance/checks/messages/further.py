@@ -13,7 +13,7 @@ from plumbline_conformance.checks.messages.fold import message_of, prompt_tokens
 from plumbline_conformance.checks.messages.texts import PATH, message
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -24,7 +24,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
 Steps = Generator[Request, Exchange, None]

@@ -9,7 +9,7 @@ from plumbline_conformance.checks.common import answered, at, has_no_route, refu
 from plumbline_conformance.checks.messages.texts import PATH, message
 from plumbline_conformance.checks.messages.tools import TOOLS
 from plumbline_conformance.checks.sample_requests import JSON, user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -20,7 +20,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 CALL = {"type": "tool_use", "id": "toolu_0f3a", "name": "get_weather", "input": {"city": "Paris"}}

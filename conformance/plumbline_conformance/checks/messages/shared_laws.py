@@ -14,11 +14,11 @@ from plumbline_conformance.checks.messages.fold import (
     usage_of,
 )
 from plumbline_conformance.checks.request_reader import request_fields
-from plumbline_conformance.suite.model import Problem, breaking
+from plumbline_conformance.suite.scenario import Problem, breaking
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = ["blocks", "ending", "event_shapes", "folded", "lifecycle", "shape", "usage", "wire"]

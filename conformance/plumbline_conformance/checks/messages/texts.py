@@ -12,7 +12,7 @@ from plumbline_conformance.checks.messages.fold import content_of, message_of, p
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -23,7 +23,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 PATH, COUNT = "/messages", "/messages/count_tokens"

@@ -12,7 +12,7 @@ from plumbline_conformance.checks.messages.texts import PATH, message
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.checks.tools import PLACES, schema
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -24,7 +24,7 @@ from plumbline_conformance.suite.model import (
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Json = dict[str, Any]

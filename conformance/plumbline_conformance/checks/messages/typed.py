@@ -11,8 +11,8 @@ from plumbline_conformance.checks.messages.fold import prompt_tokens
 from plumbline_conformance.checks.messages.texts import PATH, message
 from plumbline_conformance.checks.messages.tools import TOOLS, choice_kept, input_fits
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

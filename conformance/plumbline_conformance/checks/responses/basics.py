@@ -32,7 +32,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
 )
 from plumbline_conformance.checks.responses.states import STATES
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Request,
@@ -43,7 +43,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import NOT_NEEDED
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 

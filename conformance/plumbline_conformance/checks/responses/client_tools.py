@@ -13,9 +13,9 @@ from plumbline_conformance.checks.laws import both, either, stream
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair
 from plumbline_conformance.checks.responses.tools import calls_of
-from plumbline_conformance.suite.model import NotRequested, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import NotRequested, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Json = dict[str, Any]
 

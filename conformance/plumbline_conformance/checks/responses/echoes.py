@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from plumbline_conformance.suite.field_rules import members_of
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.scenario import Problem
 from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["LABELS", "Placed", "defaults", "requested", "unlike"]

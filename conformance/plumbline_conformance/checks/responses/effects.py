@@ -18,10 +18,10 @@ from plumbline_conformance.checks.responses.shared_laws import (
     response,
     snapshots_of,
 )
-from plumbline_conformance.suite.model import Inconclusive, Problem, Target, check
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Target, check
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 
 def _parameters(target: Target) -> dict[str, object]:

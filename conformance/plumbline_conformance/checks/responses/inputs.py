@@ -14,9 +14,9 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 HISTORY: list[dict[str, object]] = [

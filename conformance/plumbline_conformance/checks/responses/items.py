@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plumbline_conformance.checks.common import without_nulls
-from plumbline_conformance.suite.model import Inconclusive, Problem
+from plumbline_conformance.suite.scenario import Inconclusive, Problem
 from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["Items", "sums", "terminal"]

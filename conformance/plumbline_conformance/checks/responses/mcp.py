@@ -17,7 +17,7 @@ from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.checks.responses.tools import calls_of
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -29,7 +29,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Json = dict[str, Any]
 Steps = Generator[Request, Exchange, None]

@@ -24,7 +24,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     pair,
     response,
 )
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -35,7 +35,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 
 def _with_reasoning(target: Target) -> dict[str, object]:

@@ -25,11 +25,11 @@ from plumbline_conformance.checks.responses.states import STATES, agreeing
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.contract import event_schemas, known_events
 from plumbline_conformance.suite.field_rules import rules_of_shape
-from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = [
     "LIFECYCLE",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline_conformance.checks.identity import EARLIEST, LATEST
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.scenario import Problem
 from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["STATES", "agreeing"]

@@ -20,7 +20,7 @@ from plumbline_conformance.checks.responses.tools import (
     events_in_order,
     one_function,
 )
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -30,7 +30,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 
 def _custom(target: Target) -> dict[str, object]:

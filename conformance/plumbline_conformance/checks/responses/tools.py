@@ -11,7 +11,7 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     NotRequested,
     Problem,
@@ -20,7 +20,7 @@ from plumbline_conformance.suite.model import (
     check,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["CALL", "CUSTOM", "NEEDS", "QUESTION", "calls_of", "events_in_order", "one_function"]
 

@@ -14,10 +14,10 @@ from plumbline_conformance.checks.responses.output_options import document_of
 from plumbline_conformance.checks.responses.shared_laws import create_response, pair
 from plumbline_conformance.checks.responses.tools import calls_of
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 set_values = tools.flat(tools.function("set_values", tools.TYPED))

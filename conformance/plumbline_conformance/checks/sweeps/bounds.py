@@ -9,8 +9,8 @@ from plumbline_conformance.checks.common import accepted, at, follow_up_accepted
 from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Fields = dict[str, Any]
 Steps = Generator[Request, Exchange, None]

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.messages.fold import prompt_tokens
 from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Broken,
     Inconclusive,
     Problem,
@@ -24,7 +24,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Fields = dict[str, Any]
 Rows = dict[str, Fields]

@@ -16,7 +16,7 @@ from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.checks.selected_laws import laws_of
 from plumbline_conformance.suite.covering_array import Row, covering_array
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     CHECKS,
     Broken,
     Check,
@@ -31,7 +31,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Fields = dict[str, Any]
 Options = Mapping[str, Mapping[str, Fields]]

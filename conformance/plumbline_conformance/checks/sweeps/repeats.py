@@ -9,10 +9,10 @@ from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.responses.shared_laws import create_response, response
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Fields = dict[str, Any]
 Steps = Generator[Request, Exchange, None]

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.answers import called, choice, finished, parse
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.responses.shared_laws import constrained_text, create_response
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -25,7 +25,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Schema = dict[str, Any]
 Steps = Generator[Request, Exchange, None]

@@ -10,7 +10,7 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.messages.fold import blocks_of, message_of
 from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -21,7 +21,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import fold
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Fields = dict[str, Any]
 Steps = Generator[Request, Exchange, None]

@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, usage_count
 from plumbline_conformance.checks.sample_requests import JSON, chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 COPIES = 12

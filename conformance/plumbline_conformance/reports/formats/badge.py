@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from plumbline_conformance.reports.model import SCORED, Report
+from plumbline_conformance.reports.report import SCORED, Report
 from plumbline_conformance.reports.standing import blamed, core_of, status_of, unjudged, whole
 
 __all__ = ["badge_json", "badge_svg"]

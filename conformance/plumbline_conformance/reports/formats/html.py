@@ -16,11 +16,11 @@ import msgspec
 from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.causes import distinct, groups
 from plumbline_conformance.reports.formats.text import by_rule, command_of, name_of, place_of, scores, times
-from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.repairs import repair_lines
+from plumbline_conformance.reports.report import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import headline, lacking, status_of
 from plumbline_conformance.reports.timeline import Moment
-from plumbline_conformance.suite.model import SEED
+from plumbline_conformance.suite.scenario import SEED
 
 __all__ = ["exchange_html", "html", "marks_of", "page", "safe", "safe_text"]
 

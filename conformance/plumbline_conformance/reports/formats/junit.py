@@ -6,7 +6,7 @@ from itertools import groupby
 from xml.etree import ElementTree
 
 from plumbline_conformance.reports.formats.text import failure_lines
-from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.report import Report, Result
 from plumbline_conformance.reports.standing import blamed, lacking, whole
 
 __all__ = ["junit"]

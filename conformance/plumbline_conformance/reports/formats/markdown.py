@@ -17,8 +17,8 @@ from plumbline_conformance.reports.formats.text import (
     scores,
     times,
 )
-from plumbline_conformance.reports.model import VERDICTS, Report, Result
 from plumbline_conformance.reports.repairs import repair_lines
+from plumbline_conformance.reports.report import VERDICTS, Report, Result
 from plumbline_conformance.reports.standing import lacking
 
 __all__ = ["MARKS", "cell", "code", "markdown"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from plumbline_conformance.recording.file import TIMEOUT, TRIALS
 from plumbline_conformance.reports.causes import distinct
-from plumbline_conformance.reports.model import Evidence, Report, Result
+from plumbline_conformance.reports.report import Evidence, Report, Result
 from plumbline_conformance.suite.client_claims import CLAIMS
-from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
+from plumbline_conformance.suite.scenario import GONE, SEED, Problem, broken_rules
 
 __all__ = [
     "by_rule",

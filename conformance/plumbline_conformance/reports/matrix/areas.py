@@ -6,10 +6,10 @@ import re
 
 import msgspec
 
-from plumbline_conformance.reports.matrix.table import Matrix, worst
-from plumbline_conformance.reports.model import SCORED, Result
+from plumbline_conformance.reports.matrix.table import ServerMatrix, worst
+from plumbline_conformance.reports.report import SCORED, Result
 
-__all__ = ["AREAS", "AREAS_NOTE", "Score", "area_of", "scores_of"]
+__all__ = ["AREAS", "AREAS_NOTE", "AreaScore", "area_of", "scores_of"]
 
 AREAS = {
     "CHAT": "Chat",
@@ -37,7 +37,7 @@ AREAS_NOTE = (
 )
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class AreaScore(msgspec.Struct, frozen=True, kw_only=True):
     """The verdicts of one server in one area."""
 
     area: str
@@ -76,7 +76,7 @@ def area_of(rule: str) -> str:
     return AREAS.get(letters, letters)
 
 
-def scores_of(matrix: Matrix) -> dict[str, list[Score]]:
+def scores_of(matrix: ServerMatrix) -> dict[str, list[AreaScore]]:
     """Return, for each area with a verdict on any server, the score of every server."""
     rows: dict[str, list[tuple[str, list[list[Result]]]]] = {title: [] for title in AREAS.values()}
     for rule, found in matrix.rules:
@@ -91,7 +91,7 @@ def scores_of(matrix: Matrix) -> dict[str, list[Score]]:
     return {area: found for area, found in scores.items() if any(score.judged for score in found)}
 
 
-def _score(area: str, rules: list[tuple[str, list[Result]]]) -> Score:
+def _score(area: str, rules: list[tuple[str, list[Result]]]) -> AreaScore:
     checks: dict[str, list[Result]] = {}
     broken: dict[str, list[tuple[str, Result]]] = {"MUST": [], "SHOULD": []}
     for rule, results in rules:
@@ -104,7 +104,7 @@ def _score(area: str, rules: list[tuple[str, list[Result]]]) -> Score:
             broken["MUST" if must else "SHOULD"].append((rule, first))
     verdicts = [worst(results) for results in checks.values()]
     every = [*broken["MUST"], *broken["SHOULD"]]
-    return Score(
+    return AreaScore(
         area=area,
         passed=verdicts.count("pass"),
         judged=sum(verdict in SCORED for verdict in verdicts),

@@ -10,9 +10,9 @@ import msgspec
 from plumbline_conformance.reports.formats.html import exchange_html, marks_of, safe, safe_text
 from plumbline_conformance.reports.formats.text import by_rule
 from plumbline_conformance.reports.matrix.table import EXPLAINED, Column, anchor, why_of
-from plumbline_conformance.reports.model import Evidence, Result
+from plumbline_conformance.reports.report import Evidence, Result
 from plumbline_conformance.reports.timeline import Moment
-from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.scenario import Problem
 
 __all__ = ["Detail", "evidence_html"]
 

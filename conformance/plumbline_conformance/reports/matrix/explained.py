@@ -12,7 +12,7 @@ import msgspec
 
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.model import Report
+from plumbline_conformance.reports.report import Report
 from plumbline_conformance.suite.aliases import current
 
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]

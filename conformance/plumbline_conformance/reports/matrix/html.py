@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from plumbline_conformance.reports.formats.html import page, safe
 from plumbline_conformance.reports.matrix.evidence import Detail, evidence_html
-from plumbline_conformance.reports.matrix.table import EXPLAINED, NOTE, Column, Matrix, anchor, worst
-from plumbline_conformance.reports.model import VERDICTS, Result
+from plumbline_conformance.reports.matrix.table import EXPLAINED, NOTE, Column, ServerMatrix, anchor, worst
+from plumbline_conformance.reports.report import VERDICTS, Result
 
 __all__ = ["matrix_html", "tables"]
 
 
-def matrix_html(matrix: Matrix) -> str:
+def matrix_html(matrix: ServerMatrix) -> str:
     """Return the page, which has no scripts and loads nothing."""
     found = tables(matrix)
     parts = ["<h1>Servers by rules</h1>", found["servers"], f"<h2>Rules</h2><p>{NOTE}</p>", found["rules"]]
@@ -22,7 +22,7 @@ def matrix_html(matrix: Matrix) -> str:
     return page("Plumbline: servers by rules", parts)
 
 
-def tables(matrix: Matrix) -> dict[str, str]:
+def tables(matrix: ServerMatrix) -> dict[str, str]:
     """Return the tables of servers, rules and checks."""
     found = {"servers": _servers(matrix), "rules": [_heads(matrix), *_rules(matrix)]}
     rows = {**found, "checks": [_heads(matrix), *_checks(matrix)]}
@@ -32,7 +32,7 @@ def tables(matrix: Matrix) -> dict[str, str]:
     }
 
 
-def _servers(matrix: Matrix) -> Iterator[str]:
+def _servers(matrix: ServerMatrix) -> Iterator[str]:
     shown = [v for v in VERDICTS if any(column.report.counts[v] for column in matrix.columns)]
     heads = "".join(f"<th>{verdict}</th>" for verdict in shown)
     yield f"<tr><th>server</th><th>judged on</th>{heads}<th>bytes</th></tr>"
@@ -45,7 +45,7 @@ def _servers(matrix: Matrix) -> Iterator[str]:
         )
 
 
-def _heads(matrix: Matrix) -> str:
+def _heads(matrix: ServerMatrix) -> str:
     names = "".join(f"<th>{_title(column)}</th>" for column in matrix.columns)
     return f"<tr><th></th>{names}</tr>"
 
@@ -54,7 +54,7 @@ def _title(column: Column) -> str:
     return f'<a href="{safe(column.page)}">{safe(column.title)}</a>' if column.page else safe(column.title)
 
 
-def _rules(matrix: Matrix) -> Iterator[str]:
+def _rules(matrix: ServerMatrix) -> Iterator[str]:
     for rule, found in matrix.rules:
         cells = [_of_rule(column, results) for column, results in zip(matrix.columns, found, strict=True)]
         yield f"<tr><th>{safe(rule)}</th>{''.join(cells)}</tr>"
@@ -70,7 +70,7 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
     return _cell(column, first, said)
 
 
-def _checks(matrix: Matrix) -> Iterator[str]:
+def _checks(matrix: ServerMatrix) -> Iterator[str]:
     for check, results in matrix.rows:
         title = next(result.title for result in results if result is not None)
         cells = "".join(

@@ -8,13 +8,13 @@ import msgspec
 
 from plumbline_conformance.reports.formats.html import page, safe, safe_text
 from plumbline_conformance.reports.formats.markdown import cell
-from plumbline_conformance.reports.matrix.areas import AREAS_NOTE, Score, scores_of
+from plumbline_conformance.reports.matrix.areas import AREAS_NOTE, AreaScore, scores_of
 from plumbline_conformance.reports.matrix.evidence import Detail, evidence_html
 from plumbline_conformance.reports.matrix.html import tables
 from plumbline_conformance.reports.matrix.table import (
     NOTE,
     Column,
-    Matrix,
+    ServerMatrix,
     anchor,
     counts_of_servers,
 )
@@ -40,7 +40,7 @@ a.v{text-decoration:none}td a.v:hover{text-decoration:underline}
 _OTHER_PAGES = {"matrix": "summary", "matrix-rules": "servers by rules", "matrix-checks": "servers by checks"}
 
 
-def matrix_pages(matrix: Matrix, notes: Mapping[str, str] | None = None) -> dict[str, str]:
+def matrix_pages(matrix: ServerMatrix, notes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the HTML pages by path, all relative to the folder that the links of the matrix start from.
 
     The folder is one below the root of the site, which has a page for each rule.
@@ -64,7 +64,7 @@ def matrix_pages(matrix: Matrix, notes: Mapping[str, str] | None = None) -> dict
     return pages
 
 
-def summary_markdown(matrix: Matrix, notes: Mapping[str, str]) -> str:
+def summary_markdown(matrix: ServerMatrix, notes: Mapping[str, str]) -> str:
     """Return the summary as Markdown; it links only to recordings and notes.
 
     Args:
@@ -83,7 +83,7 @@ def summary_markdown(matrix: Matrix, notes: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _with_pages(matrix: Matrix) -> Matrix:
+def _with_pages(matrix: ServerMatrix) -> ServerMatrix:
     columns = [
         msgspec.structs.replace(column, page=f"servers/{anchor(column, '')}.html")
         for column in matrix.columns
@@ -91,7 +91,7 @@ def _with_pages(matrix: Matrix) -> Matrix:
     return msgspec.structs.replace(matrix, columns=columns)
 
 
-def _without_recordings(matrix: Matrix) -> Matrix:
+def _without_recordings(matrix: ServerMatrix) -> ServerMatrix:
     """Return a matrix without links in passing cells, which would be most of a large page."""
     columns = [msgspec.structs.replace(column, recording="") for column in matrix.columns]
     return msgspec.structs.replace(matrix, columns=columns)
@@ -100,7 +100,7 @@ def _without_recordings(matrix: Matrix) -> Matrix:
 # The summary
 
 
-def _summary_html(matrix: Matrix, scores: dict[str, list[Score]], notes: Mapping[str, str]) -> str:
+def _summary_html(matrix: ServerMatrix, scores: dict[str, list[AreaScore]], notes: Mapping[str, str]) -> str:
     heads = "".join(f"<th>{safe(area)}</th>" for area in scores)
     rows = []
     for place, column in enumerate(matrix.columns):
@@ -119,7 +119,7 @@ def _summary_html(matrix: Matrix, scores: dict[str, list[Score]], notes: Mapping
     return page("Plumbline: servers by areas", parts, _STYLE)
 
 
-def _score_html(column: Column, score: Score) -> str:
+def _score_html(column: Column, score: AreaScore) -> str:
     if not score.check:
         return f'<span class="v pass">{score.short}</span>'
     place = anchor(column, score.check)
@@ -138,7 +138,7 @@ def _navigation(here: str, folder: str) -> str:
 # The comparisons
 
 
-def _comparison_html(matrix: Matrix, kind: str) -> str:
+def _comparison_html(matrix: ServerMatrix, kind: str) -> str:
     parts = [f"<h1>Servers by {kind}</h1>", _navigation(f"matrix-{kind}", "")]
     parts += [f"<p>{NOTE}</p>"] if kind == "rules" else []
     return page(f"Plumbline: servers by {kind}", [*parts, tables(_without_recordings(matrix))[kind]], _STYLE)
@@ -147,7 +147,7 @@ def _comparison_html(matrix: Matrix, kind: str) -> str:
 # A page for each server
 
 
-def _server_html(column: Column, scores: dict[str, Score], note: str) -> str:
+def _server_html(column: Column, scores: dict[str, AreaScore], note: str) -> str:
     """Return the page with the most detail that stays below the limit."""
     found_at = {"notes": note and f"../{note}", "recording": column.recording}
     links = [f'<a href="{safe(link)}">{text}</a>' for text, link in found_at.items() if link]

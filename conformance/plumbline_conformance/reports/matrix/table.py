@@ -11,15 +11,15 @@ from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.reports.formats.markdown import MARKS, cell, code
 from plumbline_conformance.reports.formats.text import by_rule
 from plumbline_conformance.reports.matrix.explained import Explanations
-from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
-from plumbline_conformance.suite.model import FAILED, broken_rules
+from plumbline_conformance.reports.report import SCORED, VERDICTS, WORST_FIRST, Report, Result
+from plumbline_conformance.suite.scenario import FAILED, broken_rules
 
 __all__ = [
     "EXPLAINED",
     "NOTE",
     "Column",
-    "Matrix",
     "NotComparable",
+    "ServerMatrix",
     "anchor",
     "behind",
     "checks_of_servers",
@@ -63,7 +63,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
         return self.report.run.server or self.name
 
 
-class Matrix(msgspec.Struct, frozen=True, kw_only=True):
+class ServerMatrix(msgspec.Struct, frozen=True, kw_only=True):
     """The tables."""
 
     columns: list[Column]
@@ -78,7 +78,7 @@ def columns_of(reports: dict[str, Report]) -> list[Column]:
     return [Column(name=name, report=report) for name, report in reports.items()]
 
 
-def matrix_of(columns: Sequence[Column]) -> Matrix:
+def matrix_of(columns: Sequence[Column]) -> ServerMatrix:
     """Compare reports, each under its name.
 
     Raises:
@@ -99,7 +99,7 @@ def matrix_of(columns: Sequence[Column]) -> Matrix:
     # The sort is stable: within a rank the order of the suite is kept.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
     rules.sort(key=lambda row: _rank([worst(results) for results in row[1]]))
-    return Matrix(columns=list(columns), rules=rules, rows=rows)
+    return ServerMatrix(columns=list(columns), rules=rules, rows=rows)
 
 
 def _all_of(rule: str, results: Iterable[Result]) -> list[Result]:
@@ -148,7 +148,7 @@ def _rank(verdicts: Sequence[str | None]) -> int:
     return 2 if set(verdicts) == {"pass"} else 1
 
 
-def matrix_markdown(matrix: Matrix) -> str:
+def matrix_markdown(matrix: ServerMatrix) -> str:
     """Return the tables, and below them the evidence for every broken rule."""
     lines = ["# Servers by rules", "", *counts_of_servers(matrix), ""]
     lines += ["## Rules", "", NOTE, "", *rules_of_servers(matrix), ""]
@@ -159,7 +159,7 @@ def matrix_markdown(matrix: Matrix) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def counts_of_servers(matrix: Matrix) -> Iterator[str]:
+def counts_of_servers(matrix: ServerMatrix) -> Iterator[str]:
     """Yield the table of verdicts by server, and the meaning of the marks."""
     shown = [v for v in VERDICTS if any(column.report.counts[v] for column in matrix.columns)]
     yield "| server | judged on | " + " | ".join(shown) + " | bytes |"
@@ -172,12 +172,12 @@ def counts_of_servers(matrix: Matrix) -> Iterator[str]:
     yield " ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
 
 
-def _heads(matrix: Matrix, *first: str) -> Iterator[str]:
+def _heads(matrix: ServerMatrix, *first: str) -> Iterator[str]:
     yield "| " + " | ".join([*first, *(cell(column.title) for column in matrix.columns)]) + " |"
     yield "|" + "---|" * (len(first) + len(matrix.columns))
 
 
-def rules_of_servers(matrix: Matrix) -> Iterator[str]:
+def rules_of_servers(matrix: ServerMatrix) -> Iterator[str]:
     """Yield the table of rules by servers."""
     yield from _heads(matrix, "rule")
     for rule, found in matrix.rules:
@@ -202,7 +202,7 @@ def _linked(column: Column, result: Result, said: str) -> str:
     return f"[{said}][{anchor(column, '')}]" if column.recording else said
 
 
-def checks_of_servers(matrix: Matrix) -> Iterator[str]:
+def checks_of_servers(matrix: ServerMatrix) -> Iterator[str]:
     """Yield the table of checks by servers, without checks that pass on every server."""
     kept = [
         check for check, results in matrix.rows if {r.verdict if r else None for r in results} == {"pass"}

@@ -11,7 +11,7 @@ from plumbline.answer.dialects.kinds.harmony import HarmonyDialect
 from plumbline.answer.dialects.kinds.markers import MarkerDialect
 from plumbline.answer.dialects.kinds.plain import PlainDialect
 from plumbline.answer.dialects.kinds.response_template import ResponseTemplateDialect
-from plumbline.answer.dialects.model_dialect import ModelDialect, Vocabulary
+from plumbline.answer.dialects.model_dialect import DialectVocabulary, ModelDialect
 from plumbline.answer.dialects.registry import DialectChoice
 
 __all__ = ["NO_TOKENS", "build_dialect"]
@@ -25,11 +25,11 @@ class _NoTokens(msgspec.Struct, frozen=True):
     table: Sequence[bytes] = ()
 
 
-NO_TOKENS: Final[Vocabulary] = _NoTokens()
+NO_TOKENS: Final[DialectVocabulary] = _NoTokens()
 """For dialects that parse and write text, and never look at a prompt."""
 
 
-def build_dialect(choice: DialectChoice, vocabulary: Vocabulary = NO_TOKENS) -> ModelDialect:
+def build_dialect(choice: DialectChoice, vocabulary: DialectVocabulary = NO_TOKENS) -> ModelDialect:
     """Join the chosen dialects with the vocabulary of a model.
 
     Args:

@@ -19,7 +19,7 @@ from plumbline.answer.dialects.registry import DialectChoice
 from plumbline.answer.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.answer.dialects.spec.dialect import IdStyle, NewId, Unparsed, Utterance
 
-__all__ = ["AnswerFrame", "ModelDialect", "ThinkingMarkers", "ThinkingState", "Vocabulary", "call_ids"]
+__all__ = ["AnswerFrame", "DialectVocabulary", "ModelDialect", "ThinkingMarkers", "ThinkingState", "call_ids"]
 
 _LETTERS = string.ascii_letters + string.digits
 _MAX_ID = 64
@@ -28,7 +28,7 @@ ThinkingState = Literal["before", "inside", "after"]
 """Where an answer starts: thinking may come, goes on, or cannot come any more."""
 
 
-class Vocabulary(Protocol):
+class DialectVocabulary(Protocol):
     """The tokens of a model, as a dialect needs them. `plumbline.answer.text.tokenizer.TextTokenizer` is one."""
 
     @property

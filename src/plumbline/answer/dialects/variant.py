@@ -20,14 +20,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plumbline.answer.dialects.parsers.marker_parser import MarkerParser
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 from plumbline.answer.dialects.spec.markers import Markers
 from plumbline.answer.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 __all__ = ["EXAMPLE", "SCHEMA", "ShowCall", "choose_variant", "dialect_of_example"]
 
-EXAMPLE: Final = Call("get_weather", '{"city": "Paris"}')
+EXAMPLE: Final = WrittenCall("get_weather", '{"city": "Paris"}')
 """The call in the turn that the chat template renders."""
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, CallFormat, WrittenCall
 from plumbline.answer.dialects.streams.cursor import Cursor, MalformedError
 from plumbline.answer.dialects.streams.json_quotes import NO_MARKERS
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
@@ -76,7 +76,7 @@ def _reads(call_format: CallFormat, name: str) -> bool:
         return True
     arguments = {name: 7}
     cursor, sink = Cursor(), _Sink({_TOOL: {"type": "object", "properties": {name: {"type": "integer"}}}})
-    cursor.feed(call_format.write(Call(_TOOL, json.dumps(arguments))))
+    cursor.feed(call_format.write(WrittenCall(_TOOL, json.dumps(arguments))))
     cursor.closed = True
     try:
         for _ in call_format.read(cursor, sink):

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from plumbline.answer.dialects.streams.affixes import proper_prefixes, proper_suffixes
 
-__all__ = ["Guard", "Markers", "UnguardableTextError", "pattern_of"]
+__all__ = ["Guard", "TokenPattern", "UnguardableTextError", "pattern_of"]
 
 _FIRST_MARK = 0xE000
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}")
@@ -18,7 +18,7 @@ class UnguardableTextError(ValueError):
     """The texts use every private-use character, so none is left for `Guard` to mark with."""
 
 
-class Markers:
+class TokenPattern:
     """Added tokens with a compiled pattern that finds them in text; built once per tokenizer."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ class Guard:
         UnguardableTextError: no private-use character is left.
     """
 
-    def __init__(self, texts: Sequence[str], markers: Markers | None = None) -> None:
+    def __init__(self, texts: Sequence[str], markers: TokenPattern | None = None) -> None:
         singles = () if markers is None else markers.singles
         self.mark, *stand_ins = _unused_marks(texts, 1 + len(singles))
         self._stand_ins = dict(zip(singles, stand_ins, strict=True))
@@ -66,7 +66,7 @@ class Guard:
         for single, stand_in in self._stand_ins.items():
             self._originals |= {stand_in: single, _escaped(stand_in): single}
 
-    def protect(self, text: str, markers: Markers) -> str:
+    def protect(self, text: str, markers: TokenPattern) -> str:
         """Insert marks into every marker in the text."""
         if markers.pattern is None or not text:
             return text

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from plumbline.answer.text.guard import Guard, Markers, UnguardableTextError
+from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
 from plumbline.answer.text.prompts.joined_messages import (
     as_objects,
@@ -296,7 +296,7 @@ def _first_that_shows(
     return first
 
 
-def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> Markers:
+def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> TokenPattern:
     """Return the tokens that text of clients must not become: control tokens, and what the prompt format writes.
 
     Tokens with the form of control tokens count whatever the vocabulary says, and although no template shows them as a
@@ -312,7 +312,7 @@ def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> M
         if template is None
         else template.source
     )
-    return Markers(
+    return TokenPattern(
         text
         for text, number in tokenizer.added.items()
         # An encoder has no source, and its models have no such words.

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from plumbline.answer.text.fill_in import fill_in_tokens
-from plumbline.answer.text.guard import Guard, Markers, pattern_of
+from plumbline.answer.text.guard import Guard, TokenPattern, pattern_of
 from plumbline.answer.text.tokenizer_files import TokenizerFileError, add_tokens, named_tokens, read_config
 from plumbline.base.workers.panics import panics
 
@@ -85,7 +85,7 @@ class TextTokenizer:
         special = {number for number, token in added.items() if token.special}
         special |= {self.added[text] for text in self.named.values() if text in self.added}
         self.special_ids = frozenset(special)
-        self.control = Markers(text for text, number in self.added.items() if number in special)
+        self.control = TokenPattern(text for text, number in self.added.items() if number in special)
         self._generated_splitter = pattern_of(
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )

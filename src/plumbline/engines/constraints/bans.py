@@ -19,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.constraints.grammar import GrammarError, Matcher, Vocabulary, num_words
+from plumbline.engines.constraints.grammar import GrammarError, GrammarVocabulary, Matcher, num_words
 from plumbline.port.engine import SamplingParams
 
 __all__ = ["BanMatcher", "TokenTexts"]
@@ -32,7 +32,7 @@ class TokenTexts:
         vocabulary: the model's tokens; control tokens have no text.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.texts = [
             b"" if token_id in vocabulary.special_ids else text.lower()
             for token_id, text in enumerate(vocabulary.tokens)

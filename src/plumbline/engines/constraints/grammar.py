@@ -28,22 +28,22 @@ from plumbline.engines.constraints.digit_runs import digit_tokens
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
     GrammarError,
-    Vocabulary,
+    GrammarVocabulary,
     compile_lark,
     deep_stacks,
     lark_tokenizer,
     num_words,
 )
-from plumbline.engines.constraints.trial import TrialSetup, Verdict
+from plumbline.engines.constraints.trial import GrammarVerdict, TrialSetup
 
 __all__ = [
     "CompiledGrammar",
     "CompilersBusyError",
     "GrammarCompiler",
     "GrammarError",
+    "GrammarVocabulary",
     "LarkCompiler",
     "Matcher",
-    "Vocabulary",
     "num_words",
 ]
 
@@ -109,7 +109,7 @@ class GrammarCompiler(Protocol):
     """Compile grammars into matchers."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> GrammarVocabulary:
         """The tokens that the matchers choose from."""
         ...
 
@@ -145,7 +145,7 @@ class LarkCompiler:
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, capacity: int = 128, waiting: int = 64, patience: float = 30.0
+        self, vocabulary: GrammarVocabulary, *, capacity: int = 128, waiting: int = 64, patience: float = 30.0
     ) -> None:
         if not vocabulary.eos_token_ids:
             raise ValueError("a grammar needs an end of sequence")
@@ -282,10 +282,10 @@ class _Compilation:
         return self.task.done() and not self.task.cancelled() and self.task.exception() is None
 
 
-async def _tried(worker: Worker, text: bytes) -> Verdict:
+async def _tried(worker: Worker, text: bytes) -> GrammarVerdict:
     """Return what a worker finds out about a grammar; that it ends the worker is one such result."""
     try:
-        return msgspec.msgpack.decode(await worker.call(text), type=Verdict)
+        return msgspec.msgpack.decode(await worker.call(text), type=GrammarVerdict)
     except WorkerError as error:
         match error.reason:
             case "time":
@@ -295,7 +295,7 @@ async def _tried(worker: Worker, text: bytes) -> Verdict:
             case _:
                 reason = "The grammar engine failed while it compiled it."
                 _log.warning("a grammar ended its process: %s", error)
-        return Verdict(error=reason)
+        return GrammarVerdict(error=reason)
 
 
 _RULE = re.compile(r"^\s*[?!]?\w+[^:\n]{0,80}:", re.MULTILINE)

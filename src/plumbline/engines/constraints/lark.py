@@ -24,8 +24,8 @@ from plumbline.engines.constraints.digit_runs import DigitRunMatcher, DigitToken
 __all__ = [
     "CompiledGrammar",
     "GrammarError",
+    "GrammarVocabulary",
     "LarkMatcher",
-    "Vocabulary",
     "compile_lark",
     "deep_stacks",
     "lark_tokenizer",
@@ -56,7 +56,7 @@ class GrammarError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GrammarVocabulary:
     """The tokens of a model, as grammars need them.
 
     Attributes:
@@ -255,7 +255,7 @@ def _mask_into(inner: LLMatcher, row: NDArray[np.int32]) -> None:
 class _Tokens:
     """Present a vocabulary as the tokenizer object that llguidance expects."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.tokens = list(vocabulary.tokens)
         self.special_token_ids = sorted(vocabulary.special_ids)
         self.eos_token_id = min(vocabulary.eos_token_ids)
@@ -290,7 +290,7 @@ class _Tokens:
         return found
 
 
-def lark_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+def lark_tokenizer(vocabulary: GrammarVocabulary) -> LLTokenizer:
     """Return the tokens of a model, as llguidance takes them."""
     return LLTokenizer(
         TokenizerWrapper(_Tokens(vocabulary)),

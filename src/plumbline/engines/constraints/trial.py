@@ -16,13 +16,13 @@ from llguidance import LLTokenizer
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
     GrammarError,
-    Vocabulary,
+    GrammarVocabulary,
     compile_lark,
     deep_stacks,
     lark_tokenizer,
 )
 
-__all__ = ["MOST_BYTES", "TrialSetup", "Verdict", "make"]
+__all__ = ["MOST_BYTES", "GrammarVerdict", "TrialSetup", "make"]
 
 MOST_BYTES = 128 * 1024 * 1024
 """Bytes of a compiled grammar, which stay in the server's memory as long as it is used."""
@@ -31,14 +31,14 @@ _STEPS = 8
 
 
 class TrialSetup(msgspec.Struct, frozen=True, array_like=True):
-    """The vocabulary; see `Vocabulary`. Texts that a grammar forces are cut into the longest tokens instead."""
+    """The vocabulary; see `GrammarVocabulary`. Texts that a grammar forces are cut into the longest tokens instead."""
 
     tokens: list[bytes]
     special_ids: list[int]
     eos_token_ids: list[int]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GrammarVerdict(msgspec.Struct, frozen=True):
     """What is known of a grammar.
 
     Attributes:
@@ -53,10 +53,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def make(data: bytes) -> Callable[[bytes], bytes]:
-    """Return a handler that takes a grammar and returns a `Verdict`."""
+    """Return a handler that takes a grammar and returns a `GrammarVerdict`."""
     setup = msgspec.msgpack.decode(data, type=TrialSetup)
     tokenizer = lark_tokenizer(
-        Vocabulary(setup.tokens, frozenset(setup.special_ids), frozenset(setup.eos_token_ids), _no_tokens)
+        GrammarVocabulary(
+            setup.tokens, frozenset(setup.special_ids), frozenset(setup.eos_token_ids), _no_tokens
+        )
     )
     _verdict(tokenizer, 'start: "a"')  # What llguidance makes once is in every worker then.
     thread = ThreadPoolExecutor(max_workers=1)  # It starts with the first grammar of each worker.
@@ -74,17 +76,17 @@ def _no_tokens(text: str) -> list[int]:
     return []
 
 
-def _verdict(tokenizer: LLTokenizer, grammar: str) -> Verdict:
+def _verdict(tokenizer: LLTokenizer, grammar: str) -> GrammarVerdict:
     before = _resident()
     try:
         is_small, compiled = _compiled(tokenizer, grammar)
         _walk(compiled)
     except GrammarError as error:
-        return Verdict(error=str(error))
+        return GrammarVerdict(error=str(error))
     size = max(_resident() - before, 0)
     if size > MOST_BYTES:
-        return Verdict(error=f"It needs more than {MOST_BYTES >> 20} MiB of memory.")
-    return Verdict(is_small=is_small, size=size)
+        return GrammarVerdict(error=f"It needs more than {MOST_BYTES >> 20} MiB of memory.")
+    return GrammarVerdict(is_small=is_small, size=size)
 
 
 def _compiled(tokenizer: LLTokenizer, grammar: str) -> tuple[bool, CompiledGrammar]:

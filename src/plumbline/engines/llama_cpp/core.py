@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from plumbline.engines.fairness import fairest
 from plumbline.engines.llama_cpp.library import Status
-from plumbline.engines.llama_cpp.placement import Cache as Cells
 from plumbline.engines.llama_cpp.placement import Placement
+from plumbline.engines.llama_cpp.placement import PlacementLibrary as Cells
 from plumbline.engines.llama_cpp.pool import Pool
-from plumbline.engines.llama_cpp.shape import Shape, Shapes
+from plumbline.engines.llama_cpp.shape import CacheShape, Shapes
 from plumbline.engines.llama_cpp.streams import Streams
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
@@ -42,7 +42,7 @@ _MOVED = 16
 """Tokens that are moved to another shape of the cache in the time that one takes to compute, at least."""
 
 
-class Cache(Cells, Protocol):
+class CoreLibrary(Cells, Protocol):
     """The methods of `library.Library` that the core needs."""
 
     vocab_size: int
@@ -58,7 +58,7 @@ class Cache(Cells, Protocol):
         """All methods mirror `library.Library`."""
         ...
 
-    def reshape(self, shape: Shape) -> None: ...
+    def reshape(self, shape: CacheShape) -> None: ...
     def save(self, sequence: int, length: int) -> NDArray[np.uint8] | None: ...
     def logits(self, count: int) -> NDArray[np.float32]: ...
     def clear(self) -> None: ...
@@ -115,7 +115,7 @@ class LlamaCppCore(RequestCore):
         shares_prefixes: whether requests may share what others have computed.
     """
 
-    def __init__(self, cache: Cache, *, shares_prefixes: bool = True) -> None:
+    def __init__(self, cache: CoreLibrary, *, shares_prefixes: bool = True) -> None:
         super().__init__(
             RequestQueues(), eos_token_ids=cache.eos_token_ids, max_model_len=cache.max_model_len
         )
@@ -175,7 +175,7 @@ class LlamaCppCore(RequestCore):
         if overflows or not suits:
             self._reshape(wanted)
 
-    def _reshape(self, wanted: Shape) -> None:
+    def _reshape(self, wanted: CacheShape) -> None:
         """Divide the cache anew, and move what it holds, as far as the memory holds both."""
         room = self._cache.shapes.num_cells - wanted.num_cells
         saved = []

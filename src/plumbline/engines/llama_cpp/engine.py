@@ -8,9 +8,9 @@ from pathlib import Path
 
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.llama_cpp.core import LlamaCppCore
-from plumbline.engines.llama_cpp.library import Library
+from plumbline.engines.llama_cpp.library import LlamaLibrary
 from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
-from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.threaded_engine import FEATURES, ThreadedEngine
 from plumbline.port.engine import EngineInfo
 
 __all__ = ["LlamaCppEngine", "LlamaCppError"]
@@ -55,7 +55,7 @@ class LlamaCppEngine(ThreadedEngine):
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
         stuck_after: float = 120.0,
     ) -> None:
-        self._library = Library(
+        self._library = LlamaLibrary(
             file,
             num_running=max_num_running,
             max_batch=max_batch,

@@ -18,17 +18,17 @@ from plumbline.base.end_tokens import file_ends, is_end_key
 from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.moving import cut_cells, state_of
 from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
-from plumbline.engines.llama_cpp.shape import Shape, Shapes
+from plumbline.engines.llama_cpp.shape import CacheShape, Shapes
 from plumbline.engines.llama_cpp.threads import Threads
 from plumbline.engines.llama_cpp.vocabulary import quiet, tokenize
 from plumbline_kernels.cpu.library import usable_cores
 
-__all__ = ["Library"]
+__all__ = ["LlamaLibrary"]
 
 Status = Literal["done", "no room"]
 
 
-class Library:
+class LlamaLibrary:
     """A model in llama.cpp with one cache for all sequences. Only one thread may use it.
 
     Args:
@@ -112,7 +112,7 @@ class Library:
             lib.llama_model_free(model)
             raise LlamaCppError(f"{name} has an encoder; give a model that only continues text")
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: CacheShape) -> None:
         """Divide the cache anew; it is empty then.
 
         Raises:

@@ -13,20 +13,20 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.llama_cpp.shape import Shape
+from plumbline.engines.llama_cpp.shape import CacheShape
 from plumbline.engines.request import RequestState
 
-__all__ = ["Cache", "Held", "Placement", "Source", "longest_prefix"]
+__all__ = ["HeldSequence", "Placement", "PlacementLibrary", "SharedSequence", "longest_prefix"]
 
 WORTH = 16
 """Tokens that a shared beginning has at least; copying fewer costs more than computing them."""
 
 
-class Cache(Protocol):
+class PlacementLibrary(Protocol):
     """The methods of `library.Library` that a placement needs."""
 
     max_model_len: int
-    shape: Shape
+    shape: CacheShape
 
     def copy(self, source: int, target: int, length: int) -> None:
         """All methods mirror `library.Library`."""
@@ -37,7 +37,7 @@ class Cache(Protocol):
     def restore(self, sequence: int, saved: NDArray[np.uint8]) -> bool: ...
 
 
-class Held(NamedTuple):
+class HeldSequence(NamedTuple):
     """What a sequence holds: tokens of a running request, or of a finished one for others to share."""
 
     sequence: int
@@ -75,11 +75,11 @@ class Placement(Protocol):
         """Return whether the cache can hold these requests, and some more tokens of each."""
         ...
 
-    def held(self) -> Iterable[Held]:
+    def held(self) -> Iterable[HeldSequence]:
         """Return what the sequences hold, the most valuable first: running requests, then what was used last."""
         ...
 
-    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+    def restore(self, held: HeldSequence, saved: NDArray[np.uint8] | None) -> bool:
         """Take over what a sequence held before the cache was divided anew; False if there is no room.
 
         Args:
@@ -97,7 +97,7 @@ class Placement(Protocol):
         ...
 
 
-class Source(NamedTuple):
+class SharedSequence(NamedTuple):
     """A sequence that can share its beginning."""
 
     sequence: int
@@ -107,7 +107,7 @@ class Source(NamedTuple):
 
 
 def longest_prefix(
-    token_ids: Sequence[int], sources: Iterable[Source], worth: int = WORTH
+    token_ids: Sequence[int], sources: Iterable[SharedSequence], worth: int = WORTH
 ) -> tuple[int, int]:
     """Find the sequence that shares the longest beginning with a prompt.
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.llama_cpp.placement import Cache, Held, Source
+from plumbline.engines.llama_cpp.placement import HeldSequence, PlacementLibrary, SharedSequence
 from plumbline.engines.llama_cpp.sequences import Sequences
 from plumbline.engines.request import RequestState
 
@@ -28,7 +28,7 @@ class Pool:
         shares: whether requests may share what others have computed.
     """
 
-    def __init__(self, cache: Cache, *, shares: bool) -> None:
+    def __init__(self, cache: PlacementLibrary, *, shares: bool) -> None:
         self._cache = cache
         self._shares = shares
         self._sequences = Sequences(cache.shape.num_sequences)
@@ -41,7 +41,7 @@ class Pool:
         # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
         if self._shares and state.prompt_logprobs is None:
             running = [
-                Source(sequence, other.token_ids, other.num_computed_tokens)
+                SharedSequence(sequence, other.token_ids, other.num_computed_tokens)
                 for sequence, other in self._running.values()
             ]
             source, shared = self._sequences.longest_prefix(state.token_ids, salt, running)
@@ -86,14 +86,14 @@ class Pool:
         """Return whether the pool can hold these requests and some more tokens of each, if they share nothing."""
         return sum(state.num_tokens + _ROOM for state in states) <= self._cache.shape.num_cells
 
-    def held(self) -> Iterable[Held]:
+    def held(self) -> Iterable[HeldSequence]:
         """Return what the sequences hold, the most valuable first."""
         for sequence, state in self._running.values():
             tokens = state.token_ids[: state.num_computed_tokens]
-            yield Held(sequence, tokens, state.request.cache_salt, state)
+            yield HeldSequence(sequence, tokens, state.request.cache_salt, state)
         yield from self._sequences.kept()
 
-    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+    def restore(self, held: HeldSequence, saved: NDArray[np.uint8] | None) -> bool:
         """Take over what a sequence held; see `Placement`."""
         if held.state is None and self._sequences.num_kept_tokens + len(held.token_ids) > _KEPT:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from plumbline.engines.llama_cpp.placement import Held, Source, longest_prefix
+from plumbline.engines.llama_cpp.placement import HeldSequence, SharedSequence, longest_prefix
 
 __all__ = ["Sequences"]
 
@@ -60,13 +60,13 @@ class Sequences:
         self._free.append(sequence)
         return sequence
 
-    def kept(self) -> Iterable[Held]:
+    def kept(self) -> Iterable[HeldSequence]:
         """Return what the kept sequences hold, the one used last first."""
         for sequence, (salt, token_ids) in reversed(self._kept.items()):
-            yield Held(sequence, token_ids, salt, None)
+            yield HeldSequence(sequence, token_ids, salt, None)
 
     def longest_prefix(
-        self, token_ids: Sequence[int], salt: str | None, running: Iterable[Source]
+        self, token_ids: Sequence[int], salt: str | None, running: Iterable[SharedSequence]
     ) -> tuple[int, int]:
         """Find the sequence of this salt that shares the longest beginning with a prompt; see `longest_prefix`.
 
@@ -76,7 +76,7 @@ class Sequences:
             running: the sequences of running requests, of any salt.
         """
         kept = [
-            Source(sequence, tokens, len(tokens))
+            SharedSequence(sequence, tokens, len(tokens))
             for sequence, (its, tokens) in self._kept.items()
             if its == salt
         ]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from plumbline.engines.request import RequestState
 
-__all__ = ["Shape", "Shapes", "needed"]
+__all__ = ["CacheShape", "Shapes", "needed"]
 
 _FIRST = 4
 """Requests that the cache is made for at first."""
@@ -26,7 +26,7 @@ _ENOUGH = 8
 """Requests that run at a time, with which sequences of their own are better than a pool that holds more requests."""
 
 
-class Shape(NamedTuple):
+class CacheShape(NamedTuple):
     """How the cells of a cache are divided."""
 
     num_sequences: int
@@ -73,15 +73,15 @@ class Shapes:
         self._streams = streams
         self._step = step
 
-    def first(self) -> Shape:
+    def first(self) -> CacheShape:
         """Return the shape of a cache that has no request yet."""
         return self._choose(_FIRST, min(_FIRST_LENGTH, self._longest))
 
-    def choose(self, states: Collection[RequestState]) -> Shape:
+    def choose(self, states: Collection[RequestState]) -> CacheShape:
         """Return the shape for requests that run and wait; in a large cache it has room for twice as many."""
         return self._choose(max(_FIRST, len(states)), max(map(needed, states)))
 
-    def _choose(self, count: int, length: int) -> Shape:
+    def _choose(self, count: int, length: int) -> CacheShape:
         count = min(count, self._most)
         exact = self._padded(length)
         # Twice the length at each step, so that long answers seldom change the shape, but only where there is room.
@@ -89,9 +89,9 @@ class Shapes:
             most = min(self.num_cells // cells, self._most)
             if self._streams and most >= least:
                 wanted = _KEPT * (1 << (count - 1).bit_length())
-                return Shape(min(most, wanted), cells, streams=True)
+                return CacheShape(min(most, wanted), cells, streams=True)
         pool = min(max(self._longest, self.num_cells), self._longest * self._most)
-        return Shape(self._most, pool, streams=False)
+        return CacheShape(self._most, pool, streams=False)
 
     def _padded(self, length: int) -> int:
         """Return the cells that llama.cpp takes for a sequence."""

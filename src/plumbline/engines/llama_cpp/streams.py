@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.llama_cpp.placement import WORTH, Cache, Held, Source, longest_prefix
+from plumbline.engines.llama_cpp.placement import (
+    WORTH,
+    HeldSequence,
+    PlacementLibrary,
+    SharedSequence,
+    longest_prefix,
+)
 from plumbline.engines.request import RequestState
 
 __all__ = ["Streams"]
@@ -40,7 +46,7 @@ class Streams:
         shares: whether requests may share what others have computed.
     """
 
-    def __init__(self, cache: Cache, *, shares: bool) -> None:
+    def __init__(self, cache: PlacementLibrary, *, shares: bool) -> None:
         self._cache = cache
         self._shares = shares
         self._held: list[RequestState | _Kept | None] = [None] * cache.shape.num_sequences
@@ -103,20 +109,20 @@ class Streams:
         """Return whether each request can have a sequence, and the sequences are long enough."""
         return self._cache.shape.holds(states)
 
-    def held(self) -> Iterable[Held]:
+    def held(self) -> Iterable[HeldSequence]:
         """Return what the sequences hold, the most valuable first."""
         for request_id, sequence in self._running.items():
             state = self._held[sequence]
             assert isinstance(state, RequestState), request_id
             tokens = state.token_ids[: state.num_computed_tokens]
-            yield Held(sequence, tokens, state.request.cache_salt, state)
+            yield HeldSequence(sequence, tokens, state.request.cache_salt, state)
         kept = [
             (held.used, number, held) for number, held in enumerate(self._held) if isinstance(held, _Kept)
         ]
         for _, sequence, held in sorted(kept, reverse=True):
-            yield Held(sequence, held.token_ids, held.salt, None)
+            yield HeldSequence(sequence, held.token_ids, held.salt, None)
 
-    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+    def restore(self, held: HeldSequence, saved: NDArray[np.uint8] | None) -> bool:
         """Take over what a sequence held; see `Placement`."""
         if None not in self._held or len(held.token_ids) > self._cache.shape.length:
             return False
@@ -145,13 +151,13 @@ class Streams:
         }
         assert running == self._running, (running, self._running)
 
-    def _sources(self, salt: str | None) -> Iterable[Source]:
+    def _sources(self, salt: str | None) -> Iterable[SharedSequence]:
         """Yield what requests of this salt have computed."""
         for sequence, held in enumerate(self._held):
             if isinstance(held, _Kept) and held.salt == salt:
-                yield Source(sequence, held.token_ids, len(held.token_ids))
+                yield SharedSequence(sequence, held.token_ids, len(held.token_ids))
             elif isinstance(held, RequestState) and held.request.cache_salt == salt:
-                yield Source(sequence, held.token_ids, held.num_computed_tokens)
+                yield SharedSequence(sequence, held.token_ids, held.num_computed_tokens)
 
     def _gaps(self) -> list[int]:
         """Return the sequences between running ones that do not run."""

@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from plumbline.engines.native.models.adapters.adapter_tensors import read_adapter
 from plumbline.engines.native.models.adapters.layers import layer_adapters
-from plumbline.engines.native.models.adapters.reader import read_adapter
 from plumbline.engines.native.models.linear import LayerAdapters
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.request import PlacedAdapter

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from plumbline.engines.adapters import AdapterUsers
 from plumbline.engines.native.adapter_table import AdapterTable
-from plumbline.engines.native.models.adapters.config import AdapterError
+from plumbline.engines.native.models.adapters.adapter_config import AdapterError
 from plumbline.engines.request import PlacedAdapter
 from plumbline.port.engine import RefusedRequestError
 

@@ -1,7 +1,7 @@
 """Run the steps of the native engine: schedule, forward, sample, return chunks.
 
 The core is synchronous, so tests drive it directly. Its clock decides only how prompts are cut into steps (`pace.py`).
-`plumbline.engines.threaded.engine` runs it on a thread.
+`plumbline.engines.threaded.threaded_engine` runs it on a thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.processors import RequestProcessors
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.runner import Drawn, Runner
-from plumbline.engines.native.scheduling.pace import Pace
+from plumbline.engines.native.scheduling.pace import PromptPace
 from plumbline.engines.native.scheduling.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.scheduling.snapshots import StateSnapshots
 from plumbline.engines.native.scheduling.speculation import Speculator
@@ -53,7 +53,7 @@ class EngineCore(RequestCore):
             texts: the bytes of each token, for better proposals.
             placeholders: the tokens of images, which are never proposed.
         """
-        self._pace = Pace(runner.attention_share)
+        self._pace = PromptPace(runner.attention_share)
         self._clock = clock
         snapshots = None
         if runner.has_states and config.num_snapshots and config.enable_prefix_caching:

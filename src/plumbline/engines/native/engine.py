@@ -12,11 +12,11 @@ from plumbline.engines.checks import no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.adapters import NamedAdapters
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import Runner
-from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.threaded_engine import FEATURES, ThreadedEngine
 from plumbline.port.checks import check_media
 from plumbline.port.engine import EngineInfo, EngineStats, MediaPrompt
 

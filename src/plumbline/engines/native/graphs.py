@@ -5,8 +5,8 @@ one for each of a few batch sizes, over buffers that stay in place and block tab
 are on the device: programs beyond the end of a sequence return at once. Rows without a request have a length of 0 and
 no slot, so they attend to nothing and write nothing; their state, in layers that keep one, is a row of its own.
 
-The kernels are recorded through `Recorder`, which is a CUDA graph on a GPU. Tests have one that runs the kernels again
-and compares their launches (tests/kernels/interpreted_graphs.py).
+The kernels are recorded through `LaunchRecorder`, which is a CUDA graph on a GPU. Tests have one that runs the kernels
+again and compares their launches (tests/kernels/interpreted_graphs.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["Capture", "CudaRecorder", "Recorder", "StepGraphs", "bucket_sizes", "graphs_bytes"]
+__all__ = ["Capture", "CudaRecorder", "LaunchRecorder", "StepGraphs", "bucket_sizes", "graphs_bytes"]
 
 _STEP = 16
 """Buckets are a power of two up to this size, and multiples of it from there on."""
@@ -32,7 +32,7 @@ Forward = Callable[[Tensor, AttentionBatch], Tensor]
 """Maps token ids [B] to logits [B, V]."""
 
 
-class Recorder(Protocol):
+class LaunchRecorder(Protocol):
     """Records what a call launches on the device."""
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
@@ -47,7 +47,7 @@ class CudaRecorder:
         self._pool: Any = None
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
-        """See `Recorder.record`."""
+        """See `LaunchRecorder.record`."""
         # The first run compiles kernels and makes the handles of cuBLAS, which a graph cannot contain.
         cuda: Any = torch.cuda
         current, aside = cuda.current_stream(), cuda.Stream()
@@ -65,7 +65,7 @@ class CudaRecorder:
 class Capture(NamedTuple):
     """What decode steps are recorded with."""
 
-    recorder: Recorder
+    recorder: LaunchRecorder
     max_num_seqs: int
     blocks_per_sequence: int
 

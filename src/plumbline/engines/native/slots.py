@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.models.axes import AxisPositions
 from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState, images_within
 from plumbline.engines.sampling.rows import SamplingRows, upload
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.lora import AdapterRows
 
 __all__ = ["Slots", "StepInputs"]
@@ -51,7 +51,7 @@ class StepInputs:
     token_ids: Tensor
     batch: AttentionBatch
     states: list[RequestState]
-    selection: Selection | None
+    selection: RowSelection | None
     draw_rows: Tensor
     draw_states: list[RequestState]
     draw_slots: NDArray[np.int64]
@@ -175,7 +175,7 @@ class Slots(SamplingRows):
         states: list[RequestState],
         query_start: NDArray[np.int32],
         wanted: NDArray[np.int64],
-    ) -> Selection:
+    ) -> RowSelection:
         """Select the last `wanted` tokens of each sequence."""
         kept = np.nonzero(wanted)[0]
         counts = wanted[kept]
@@ -185,7 +185,7 @@ class Slots(SamplingRows):
         shift = query_start[1:][kept] - starts[1:]
         rows = self._tensor(np.arange(starts[-1], dtype=np.int64) + np.repeat(shift, counts))
         sequences = self._tensor(kept)
-        return Selection(
+        return RowSelection(
             rows,
             AttentionBatch(
                 query_start_loc=self._tensor(starts),

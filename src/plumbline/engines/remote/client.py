@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline.engines.remote.link import LOST, SILENT, Link, engine_info
+from plumbline.engines.remote.link import LOST, SILENT, EngineLink, engine_info
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
@@ -106,7 +106,7 @@ class RemoteEngine:
     ) -> None:
         self._info = info
         self._max_waiting = max_waiting
-        self.link = Link(
+        self.link = EngineLink(
             path, silent_after, take=self._take, lost=self._lost, found=self._found, closed=self._closed
         )
         self._streams: dict[int, _Stream] = {}

@@ -20,7 +20,7 @@ import msgspec
 from plumbline.engines.remote.messages import CheckGrammar, Expand, Generate, LoadAdapter
 from plumbline.port.engine import GenerateRequest, MediaPrompt, RefusedRequestError
 
-__all__ = ["Entry", "Journal", "Question", "Suspicion", "create", "digest", "read"]
+__all__ = ["JournalEntry", "Question", "RequestJournal", "Suspicion", "create", "digest", "read"]
 
 _SLOT = struct.Struct("<IIQ16s")
 _SLOTS = 16_384
@@ -39,7 +39,7 @@ QUARANTINED = "request_quarantined"
 """The code of the error of a request that an engine has died of."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """A request that an engine was computing."""
 
     user: int
@@ -81,10 +81,10 @@ def create(path: Path) -> None:
     path.write_bytes(bytes(_SLOTS * _SLOT.size))
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path) -> list[JournalEntry]:
     """Return what was being computed when the process that wrote the journal ended."""
     return [
-        Entry(user, stream, hashed)
+        JournalEntry(user, stream, hashed)
         for user, state, stream, hashed in _SLOT.iter_unpack(path.read_bytes())
         if state == _WORKS
     ]
@@ -107,7 +107,7 @@ class Suspicion:
         suspects: Collection[bytes],
         cleared: Callable[[bytes], None],
     ) -> None:
-        self.journal = Journal(path)
+        self.journal = RequestJournal(path)
         self._quarantined = frozenset(quarantined)
         self._suspects = set(suspects)
         self._cleared = cleared
@@ -122,7 +122,9 @@ class Suspicion:
                 code=QUARANTINED,
             )
         # Only requests wait for their turn; the rest begins at once.
-        self.journal.enter(name, Entry(user, message.stream, hashed), works=not isinstance(message, Generate))
+        self.journal.enter(
+            name, JournalEntry(user, message.stream, hashed), works=not isinstance(message, Generate)
+        )
         return None
 
     def clear(self, name: str) -> None:
@@ -137,7 +139,7 @@ class Suspicion:
         self.journal.leave(name)
 
 
-class Journal:
+class RequestJournal:
     """Write the journal of an engine's process. The event loop enters requests, and any thread marks them.
 
     Args:
@@ -150,7 +152,7 @@ class Journal:
         self._free = list(range(_SLOTS - 1, -1, -1))
         self._slots: dict[str, int] = {}
 
-    def enter(self, name: str, entry: Entry, *, works: bool = False) -> None:
+    def enter(self, name: str, entry: JournalEntry, *, works: bool = False) -> None:
         """Write down a request, under a name that `mark` and `leave` use."""
         if self._free and name not in self._slots:
             slot = self._slots[name] = self._free.pop()

@@ -22,7 +22,7 @@ from plumbline.engines.remote.messages import FromHost, Hello
 from plumbline.port.connection import Connection, FrameError
 from plumbline.port.engine import EngineInfo
 
-__all__ = ["LOST", "SILENT", "Link", "engine_info"]
+__all__ = ["LOST", "SILENT", "EngineLink", "engine_info"]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -39,7 +39,7 @@ _RECORD_SECONDS = 1.0
 _RETRY_SECONDS = 0.02
 
 
-class Link:
+class EngineLink:
     """The connection of this process to an engine.
 
     Args:

@@ -21,7 +21,7 @@ from plumbline.engines.threaded.request_core import RequestCore
 from plumbline.engines.threaded.request_queues import RequestQueues
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
-from plumbline.engines.transformers.vision import MediaReader
+from plumbline.engines.transformers.vision import VisionReader
 from plumbline.port.engine import EngineInfo, TokenChunk, TokenLogprob
 
 __all__ = ["TransformersCore"]
@@ -38,7 +38,7 @@ class TransformersCore(RequestCore):
         info: EngineInfo,
         max_num_running: int,
         cache_bytes: int,
-        media: MediaReader | None = None,
+        media: VisionReader | None = None,
     ) -> None:
         super().__init__(RequestQueues(), eos_token_ids=info.eos_token_ids, max_model_len=info.max_model_len)
         self._model = hf_model.eval()

@@ -12,10 +12,10 @@ import torch
 
 from plumbline.base.end_tokens import folder_ends, token_ids
 from plumbline.engines.constraints.grammar import GrammarCompiler
-from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.threaded_engine import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore
 from plumbline.engines.transformers.loading import load_hf_model
-from plumbline.engines.transformers.vision import MediaReader
+from plumbline.engines.transformers.vision import VisionReader
 from plumbline.port.checks import check_media
 from plumbline.port.engine import EngineInfo, MediaPrompt
 
@@ -49,7 +49,7 @@ class TransformersEngine(ThreadedEngine):
         always runs.
         """
         config = hf_model.config.get_text_config()
-        self._media = None if processor is None else MediaReader(processor, hf_model)
+        self._media = None if processor is None else VisionReader(processor, hf_model)
         info = EngineInfo(
             name="transformers",
             model=model,

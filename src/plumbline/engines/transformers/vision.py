@@ -19,7 +19,7 @@ from plumbline.media.images import decode_image
 from plumbline.media.video import Video, decode_bounded_video
 from plumbline.port.engine import MediaItem, MediaPrompt, Modality, RefusedRequestError
 
-__all__ = ["MediaReader", "PromptInputs", "load_processor"]
+__all__ = ["PromptInputs", "VisionReader", "load_processor"]
 
 _log = logging.getLogger("plumbline.engines.transformers")
 
@@ -53,7 +53,7 @@ class _Processed(NamedTuple):
         return sum(tensor.nbytes for tensor in self.features.values())
 
 
-class MediaReader:
+class VisionReader:
     """Read the images and videos of prompts for one model. Safe to use from several threads.
 
     Args:

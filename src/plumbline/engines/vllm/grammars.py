@@ -21,7 +21,13 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output.backend_types import StructuredOutputBackend, StructuredOutputGrammar
 
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
-from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, Vocabulary, num_words
+from plumbline.engines.constraints.grammar import (
+    GrammarError,
+    GrammarVocabulary,
+    LarkCompiler,
+    Matcher,
+    num_words,
+)
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.sampling.masks import delay_ends
 from plumbline.engines.vllm.parameters import MatcherSpec
@@ -37,7 +43,9 @@ _MAX_CACHED = 128
 class _Grammar(StructuredOutputGrammar):  # type: ignore[misc,unused-ignore]
     """The masks of one request."""
 
-    def __init__(self, matcher: Matcher, spec: MatcherSpec, vocabulary: Vocabulary, words: int) -> None:
+    def __init__(
+        self, matcher: Matcher, spec: MatcherSpec, vocabulary: GrammarVocabulary, words: int
+    ) -> None:
         self._matcher = matcher
         self._ends = spec.ends
         self._min_tokens = spec.sampling.min_tokens
@@ -119,7 +127,7 @@ class _Backend(StructuredOutputBackend):  # type: ignore[misc,unused-ignore]
         super().__init__(config, None, vocab_size)
         given = config.additional_config["plumbline"]
         module, _, name = given["vocabulary"].partition(":")
-        self._vocabulary: Vocabulary = getattr(importlib.import_module(module), name)(
+        self._vocabulary: GrammarVocabulary = getattr(importlib.import_module(module), name)(
             given["folder"], frozenset(given["ends"]), vocab_size
         )
         self._compiler = LarkCompiler(self._vocabulary)

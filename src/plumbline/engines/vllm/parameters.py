@@ -124,10 +124,10 @@ def _checked_class() -> Any:
     if not _classes:
         from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
-        class Parameters(VllmSamplingParams):  # type: ignore[misc,unused-ignore]
+        class EngineParameters(VllmSamplingParams):  # type: ignore[misc,unused-ignore]
             def _validate_structured_outputs(self, *_: Any) -> None:
                 if self.structured_outputs is not None:
                     self.structured_outputs._backend = "guidance"
 
-        _classes.append(Parameters)
+        _classes.append(EngineParameters)
     return _classes[0]

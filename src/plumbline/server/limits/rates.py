@@ -17,7 +17,7 @@ from typing import Protocol
 
 from plumbline.answer.events import ChoiceEvent, Finish, ReasoningDelta, TextDelta, ToolCallDelta
 from plumbline.contract.wire.errors import ApiError, rate_limited
-from plumbline.server.limits.claims.messages import Verdict
+from plumbline.server.limits.claims.hub_messages import LimitVerdict
 from plumbline.server.settings.keys import Key, digest_of
 
 __all__ = ["RATES", "Accounts", "Rates", "RequestShare", "SharedAccounts"]
@@ -100,25 +100,25 @@ class Accounts:
                     account.follow(old)
                 self._accounts[key.digest] = account
 
-    def admit(self, key: bytes) -> Verdict:
+    def admit(self, key: bytes) -> LimitVerdict:
         """Admit a request, which ends with `end`, or refuse it."""
         account = self._accounts.get(key)
         if account is None:
-            return Verdict()
+            return LimitVerdict()
         limits = account.key
         if limits.streams and account.running >= limits.streams:
             message = (
                 f"This key may have {limits.streams} requests at the same time; it has {account.running}."
             )
-            return Verdict(message, 1, self._headers(account))
+            return LimitVerdict(message, 1, self._headers(account))
         budgets = (("requests", account.requests), ("tokens", account.tokens))
         waits = [(budget.wait(1), name, budget.amount) for name, budget in budgets if budget is not None]
         if waits and max(waits)[0] > 0:  # The longest one, or the next try would be refused for the other.
-            return Verdict(*_too_many(*max(waits)), self._headers(account))
+            return LimitVerdict(*_too_many(*max(waits)), self._headers(account))
         if account.requests is not None:
             account.requests.take(1)
         account.running += 1
-        return Verdict(headers=self._headers(account))
+        return LimitVerdict(headers=self._headers(account))
 
     def end(self, key: bytes) -> None:
         """End a request that was admitted."""
@@ -150,7 +150,7 @@ class Accounts:
 class SharedAccounts(Protocol):
     """Accounts that another process keeps for all API servers."""
 
-    async def admit(self, key: bytes) -> Verdict:
+    async def admit(self, key: bytes) -> LimitVerdict:
         """See `Accounts.admit`."""
         ...
 

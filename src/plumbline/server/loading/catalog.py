@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import msgspec
 
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 
-__all__ = ["Catalog", "Source", "only"]
+__all__ = ["Catalog", "ModelSource", "only"]
 
 UNBOUNDED = 2**63 - 1
 """Bytes; no sum of models reaches them."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class ModelSource(msgspec.Struct, frozen=True):
     """A model that the server may load."""
 
     names: tuple[str, ...]
     """Ids that requests may use; the first is the one in answers (MOD-04)."""
     load: Callable[[], ServedModel]
-    """Loads the model; runs in a thread. Its errors are those of `loading.model.load`."""
+    """Loads the model; runs in a thread. Its errors are those of `loading.served_model.load`."""
     size: int = 0
     """Bytes of memory that the model takes."""
 
@@ -28,8 +28,8 @@ class Source(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """The models of a server, and those that are loaded at its start."""
 
-    sources: tuple[Source, ...]
-    default: Source | None
+    sources: tuple[ModelSource, ...]
+    default: ModelSource | None
     """The model of requests that name none; None if such requests are refused."""
     loaded: dict[str, ServedModel] = {}
     """By the first name of their sources. Each is used once; when it is loaded again, its source is."""
@@ -46,5 +46,5 @@ def only(model: ServedModel, load: Callable[[], ServedModel] | None = None) -> C
         model: the model, whose engine is not started.
         load: loads it again after it was unloaded; by default its engine is started again.
     """
-    source = Source(model.names, load or (lambda: model))
+    source = ModelSource(model.names, load or (lambda: model))
     return Catalog(sources=(source,), default=source, loaded={model.names[0]: model})

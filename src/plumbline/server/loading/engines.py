@@ -16,16 +16,16 @@ from plumbline.answer.text.gguf import disagreement, uncompared
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline.base.end_tokens import folder_ends
 from plumbline.engines.admission import Admission
-from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.native.models.description import Experts
-from plumbline.engines.threaded.engine import ThreadedEngine
+from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
-from plumbline.server.loading.native.engine import build_native
 from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
-from plumbline.server.loading.native.model import (
+from plumbline.server.loading.native.native_loader import build_native
+from plumbline.server.loading.native.native_model import (
     DTYPES,
     compiled,
     describe_model,
@@ -291,7 +291,7 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
     )
 
 
-def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: int) -> GrammarVocabulary:
     """Return the tokens of a model folder, for an engine whose grammars run in another process."""
     return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
@@ -375,9 +375,9 @@ def _compiler(
     return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 
 
-def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> GrammarVocabulary:
     """Return the model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
     tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
-    return Vocabulary(
+    return GrammarVocabulary(
         tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_generated
     )

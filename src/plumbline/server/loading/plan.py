@@ -11,10 +11,10 @@ import torch
 
 from plumbline.server.loading.engines import choose_engine
 from plumbline.server.loading.memory import device_bytes, weight_bytes
-from plumbline.server.loading.model import find_files, model_name
 from plumbline.server.loading.native.memory import cache_bytes, loaded_bytes, recorded_bytes
-from plumbline.server.loading.native.model import describe_model, device_of, native_dtype
-from plumbline.server.loading.several import Plan, Planned
+from plumbline.server.loading.native.native_model import describe_model, device_of, native_dtype
+from plumbline.server.loading.served_model import find_files, model_name
+from plumbline.server.loading.several import PlannedModel, ServerPlan
 from plumbline.server.settings import Settings
 
 __all__ = ["plan"]
@@ -25,7 +25,7 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
 """How the names of GGUF files end that another file begins."""
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: Settings) -> ServerPlan:
     """Find the models of `--model` and `--model-dir`.
 
     Raises:
@@ -40,7 +40,7 @@ def plan(settings: Settings) -> Plan:
         for path in found
         if os.path.abspath(path) not in paths
     ]
-    return Plan(capacity, tuple(given), tuple(listed))
+    return ServerPlan(capacity, tuple(given), tuple(listed))
 
 
 def _models_of(folder: Path) -> list[Path]:
@@ -54,7 +54,7 @@ def _models_of(folder: Path) -> list[Path]:
     return sorted([*folders, *files])
 
 
-def _planned(settings: Settings, name: str, path: str) -> Planned:
+def _planned(settings: Settings, name: str, path: str) -> PlannedModel:
     own = msgspec.structs.replace(settings, models=((name, path),), model_dir="", models_memory_bytes=None)
     folder, gguf = find_files(own)
     own = msgspec.structs.replace(own, models=((model_name(folder, gguf, own), path),))
@@ -70,7 +70,7 @@ def _planned(settings: Settings, name: str, path: str) -> Planned:
     if engine == "plumbline" and own.kv_cache_bytes is None:
         # The only model of a server takes all that a GPU has; of several each takes as much as on a CPU.
         own = msgspec.structs.replace(own, kv_cache_bytes=cache_bytes(own, engine, gguf))
-    return Planned(own, _size(own, engine, weights, gguf) + graphs)
+    return PlannedModel(own, _size(own, engine, weights, gguf) + graphs)
 
 
 def _size(settings: Settings, engine: str, weights: int, gguf: Path | None) -> int:

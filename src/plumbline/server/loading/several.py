@@ -7,14 +7,14 @@ from functools import partial
 
 import msgspec
 
-from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.catalog import Catalog, ModelSource
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import OptionError, Settings
 
-__all__ = ["Plan", "Planned", "several"]
+__all__ = ["PlannedModel", "ServerPlan", "several"]
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedModel(msgspec.Struct, frozen=True):
     """A model that the server may load."""
 
     settings: Settings
@@ -28,19 +28,19 @@ class Planned(msgspec.Struct, frozen=True):
         return self.settings.models[0][0]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ServerPlan(msgspec.Struct, frozen=True):
     """The models of a server, and the memory that they take (`plan.py`)."""
 
     capacity: int
     """Bytes that all loaded models may take."""
-    given: tuple[Planned, ...]
+    given: tuple[PlannedModel, ...]
     """Of `--model`."""
-    listed: tuple[Planned, ...]
+    listed: tuple[PlannedModel, ...]
     """Of `--model-dir`."""
 
 
 def several(
-    plan: Plan,
+    plan: ServerPlan,
     settings: Settings,
     loading: Callable[[str], None],
     load: Callable[[Settings], ServedModel] = load,
@@ -64,7 +64,7 @@ def several(
     loaded: dict[str, ServedModel] = {}
     left = plan.capacity
     sources = {
-        model.name: Source((model.name,), partial(load, model.settings), model.size)
+        model.name: ModelSource((model.name,), partial(load, model.settings), model.size)
         for model in (*plan.given, *plan.listed)
     }
     for model in plan.given:
@@ -87,7 +87,7 @@ def several(
     )
 
 
-def _check_names(models: list[Planned], settings: Settings) -> None:
+def _check_names(models: list[PlannedModel], settings: Settings) -> None:
     names = [model.name for model in models]
     for name in names:
         if names.count(name) > 1:

@@ -16,7 +16,7 @@ from plumbline.media.images import ImageError, decode_image, reduced_image
 from plumbline.media.video import VideoError
 from plumbline.media.video_frames import decode_frames
 
-__all__ = ["Checked", "FileQuestion", "RefusedFile", "handler"]
+__all__ = ["CheckedFile", "FileQuestion", "RefusedFile", "handler"]
 
 
 class FileQuestion(msgspec.Struct, frozen=True, array_like=True):
@@ -34,7 +34,7 @@ class FileQuestion(msgspec.Struct, frozen=True, array_like=True):
     """Whether an image is wanted with at most 512 pixels on its longest side."""
 
 
-class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CheckedFile(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What a file uses."""
 
     pixels: int = 0
@@ -69,17 +69,17 @@ def handler(_: bytes) -> Handler:
     return handle
 
 
-def _checked(question: FileQuestion) -> Checked:
+def _checked(question: FileQuestion) -> CheckedFile:
     match question.kind:
         case "image":
             image = decode_image(question.data, question.pixels)
             smaller = reduced_image(image) if question.reduced else None
-            return Checked(image.width * image.height, 0.0, _media_type(question.data), smaller)
+            return CheckedFile(image.width * image.height, 0.0, _media_type(question.data), smaller)
         case "audio":
-            return Checked(0, len(decode_audio(question.data, question.seconds)) / SAMPLE_RATE)
+            return CheckedFile(0, len(decode_audio(question.data, question.seconds)) / SAMPLE_RATE)
         case "video":
             video = decode_frames(question.data, question.frames, question.pixels)
-            return Checked(sum(map(len, video.frames)) // 3)
+            return CheckedFile(sum(map(len, video.frames)) // 3)
 
 
 def _media_type(data: bytes) -> str:

@@ -17,7 +17,7 @@ from plumbline.contract.wire.errors import ApiError, invalid_request, rate_limit
 from plumbline.port.engine import MediaItem, Modality
 from plumbline.server.http.streams import close_with_request
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
-from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
+from plumbline.server.media.checking import CheckedFile, FileQuestion, RefusedFile
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.settings import Settings
 
@@ -197,7 +197,7 @@ class MediaLoader:
         cpu_seconds = settings.max_video_cpu_seconds if kind == "video" else _CPU_SECONDS
         try:
             answer = await self._workers.call(msgspec.msgpack.encode(question), client, cpu_seconds)
-            found = msgspec.msgpack.decode(answer, type=Checked | RefusedFile)
+            found = msgspec.msgpack.decode(answer, type=CheckedFile | RefusedFile)
         except WorkersBusyError:
             raise rate_limited("Too many files wait to be decoded; try again later.") from None
         except WorkerError as error:

@@ -55,7 +55,7 @@ _ALIASES = {
 }
 
 
-class Held(Protocol):
+class HeldMemory(Protocol):
     """Bytes that clients make the process hold, and how many these may be."""
 
     held: int
@@ -104,7 +104,7 @@ class Metrics:
         if store is not None:
             self._read.register(_StoreCollector(store))
 
-    def watch(self, **budgets: Held) -> None:
+    def watch(self, **budgets: HeldMemory) -> None:
         """Show the bytes of these kinds that clients make the process hold."""
         self._read.register(_HeldCollector(budgets))
 
@@ -162,7 +162,7 @@ class Metrics:
 class _HeldCollector(Collector):
     """Shows what clients make the process hold."""
 
-    def __init__(self, budgets: Mapping[str, Held]) -> None:
+    def __init__(self, budgets: Mapping[str, HeldMemory]) -> None:
         self._budgets = budgets
 
     def collect(self) -> Iterable[Metric]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from plumbline_conformance.suite.clauses import clauses
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import Event
 
 __all__ = ["rules_of_events"]

@@ -19,8 +19,8 @@ from plumbline.server.page.event_rules import rules_of_events
 from plumbline.server.page.exchange import JudgedEvent, JudgedExchange, JudgedFinding, JudgedRule, Judgement
 from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import CHECKS
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["judged", "main"]

@@ -26,7 +26,7 @@ COMMON = (
 _ALL = "all"
 
 
-class Section(NamedTuple):
+class HelpSection(NamedTuple):
     """Options below a heading."""
 
     title: str
@@ -68,28 +68,28 @@ def help_text(parser: argparse.ArgumentParser, wanted: str) -> str | None:
     return _format(parser, sections, parser.epilog or "") if sections else None
 
 
-def _sections(parser: argparse.ArgumentParser) -> Iterator[Section]:
+def _sections(parser: argparse.ArgumentParser) -> Iterator[HelpSection]:
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if action.option_strings]
         if actions:
-            yield Section(group.title or "", actions)
+            yield HelpSection(group.title or "", actions)
 
 
-def _common(sections: Sequence[Section]) -> Section:
+def _common(sections: Sequence[HelpSection]) -> HelpSection:
     found = {
         flag: action for section in sections for action in section.actions for flag in action.option_strings
     }
-    return Section("common options", [found[flag] for flag in ("--help", *COMMON)])
+    return HelpSection("common options", [found[flag] for flag in ("--help", *COMMON)])
 
 
-def _matching(section: Section, word: str) -> Section:
-    return Section(
+def _matching(section: HelpSection, word: str) -> HelpSection:
+    return HelpSection(
         section.title,
         [action for action in section.actions if any(word in flag for flag in action.option_strings)],
     )
 
 
-def _groups(sections: Sequence[Section]) -> str:
+def _groups(sections: Sequence[HelpSection]) -> str:
     """Return what else there is, a line for each group."""
     lines = ["More options, by --help GROUP, --help all, or --help and a part of a name (--help cache):", ""]
     for section in sections:
@@ -100,7 +100,7 @@ def _groups(sections: Sequence[Section]) -> str:
     return "\n".join(lines)
 
 
-def _format(parser: argparse.ArgumentParser, sections: Sequence[Section], end: str) -> str:
+def _format(parser: argparse.ArgumentParser, sections: Sequence[HelpSection], end: str) -> str:
     formatter = argparse.RawDescriptionHelpFormatter(prog=parser.prog)
     formatter.add_usage("%(prog)s [OPTIONS]", [], [])
     for section in sections:

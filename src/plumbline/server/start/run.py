@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from plumbline.port.progress import Progress, report, watched
+from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.several import several
 from plumbline.server.loading.storage import build_store
@@ -90,7 +90,7 @@ def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:
             stack.enter_context(answering(waiting, settings, sockets))
         show = stack.enter_context(shown())
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: LoadProgress) -> None:
             waiting.progress = progress
             show(progress)
 

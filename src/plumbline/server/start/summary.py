@@ -11,7 +11,7 @@ from plumbline.answer.text.earlier_thinking import dropped_thinking
 from plumbline.answer.text.templates.workers import rendering_now
 from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.server.store.interface import Store
 from plumbline_conformance.console.sizes import size_text

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from plumbline.port.progress import Progress
+from plumbline.port.progress import LoadProgress
 from plumbline.server.start.summary import print_line
 from plumbline.server.start.waiting import text
 
@@ -30,7 +30,7 @@ _EVERY = 10.0
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[Progress], None]]:
+def shown() -> Iterator[Callable[[LoadProgress], None]]:
     """Yield a function that shows each step of a start while the block runs."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -70,7 +70,7 @@ class _Bar:
         self._stage = ""
         self._task: TaskID | None = None
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: LoadProgress) -> None:
         if self._task is None or progress.stage != self._stage:
             if self._task is not None:
                 self._bars.remove_task(self._task)
@@ -87,7 +87,7 @@ class _Lines:
     def __init__(self) -> None:
         self._due = time.monotonic() + _EVERY
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: LoadProgress) -> None:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + _EVERY

@@ -20,7 +20,7 @@ from plumbline.contract._generated.utilities import Health, StartProgress
 from plumbline.contract.wire.call import new_request_id
 from plumbline.contract.wire.error_forms import error_answer
 from plumbline.contract.wire.errors import engine_unavailable
-from plumbline.port.progress import Progress
+from plumbline.port.progress import LoadProgress
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import configuration
 from plumbline.server.start.listener import Listener
@@ -44,7 +44,7 @@ class Waiting:
     """The ASGI application of a server that still loads."""
 
     def __init__(self) -> None:
-        self.progress = Progress("starting")
+        self.progress = LoadProgress("starting")
         """What the start does; another thread replaces it."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -91,7 +91,7 @@ class Waiting:
         return status, b"application/json", body
 
 
-def text(progress: Progress) -> str:
+def text(progress: LoadProgress) -> str:
     """Return a step and how much of it is done, in words."""
     if not progress.total:
         return progress.stage

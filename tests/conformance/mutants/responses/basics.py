@@ -8,7 +8,7 @@ from typing import Any
 from mutants.basic import counted, drop_kind, put
 from mutants.mutations import Event, Mutant, Mutation, body, chunk, chunks, events, status, without
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["RESPONSES"]
 

@@ -12,7 +12,7 @@ from mutants.responses.clauses import renumbered, without_kind
 from mutants.responses.members import of_item
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["MCP"]
 

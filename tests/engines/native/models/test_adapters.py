@@ -26,7 +26,7 @@ from support.weights.model_families import CASES, SMALL, Case
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, load_model
-from plumbline.engines.native.models.adapters.config import AdapterConfig, AdapterError
+from plumbline.engines.native.models.adapters.adapter_config import AdapterConfig, AdapterError
 from plumbline.port.engine import RefusedRequestError
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows

@@ -81,7 +81,7 @@ def test_logits_are_those_of_peft(
 
 
 def test_what_peft_writes_and_is_not_honoured_is_refused(tmp_path: Path) -> None:
-    from plumbline.engines.native.models.adapters.config import AdapterError
+    from plumbline.engines.native.models.adapters.adapter_config import AdapterError
 
     case = next(case for case in CHOSEN if case.name == "qwen3")
     base_of(case).save_pretrained(tmp_path / "base")

@@ -172,7 +172,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[NarrowWeight]:
         kept.append(pack_narrow(*args))
         return kept[-1]
 
-    for module in ("linear", "loading.model"):
+    for module in ("linear", "loading.model_folder"):
         monkeypatch.setattr(f"plumbline.engines.native.models.{module}.use_triton", lambda _: True)
     for module in ("linear", "loading.feed_forward"):
         monkeypatch.setattr(f"plumbline.engines.native.models.{module}.pack_narrow", pack)

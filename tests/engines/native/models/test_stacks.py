@@ -22,7 +22,7 @@ from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.description import Experts
 from plumbline.engines.native.models.gguf import load_gguf, read_model
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
-from plumbline.engines.native.models.loading.source import Source
+from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels.experts import mix, mix_torch
@@ -38,7 +38,7 @@ def test_a_stack_computes_what_its_experts_compute(
 ) -> None:
     write_gguf(tmp_path / "a.gguf", random_reference("qwen3moe", num_hidden_layers=1), "qwen3moe", kind)
     apart = feed_forward(tmp_path / "a.gguf")
-    monkeypatch.setattr("plumbline.engines.native.models.loading.model.use_triton", lambda _: True)
+    monkeypatch.setattr("plumbline.engines.native.models.loading.model_folder.use_triton", lambda _: True)
     stacked = feed_forward(tmp_path / "a.gguf")
     assert isinstance(stacked.gate_up, Stack)
     assert isinstance(stacked.down, Stack)
@@ -79,7 +79,7 @@ def test_experts_that_are_not_alike_are_whole(bits: list[int], is_narrow: bool) 
             weights.append(levels / 4)
         return levels / 4, Grid(width, torch.full((shape[0], 2), 0.25)) if width else None
 
-    source = Source(description, fetch, None, None, stacked=True, device=torch.device("cpu"))
+    source = WeightSource(description, fetch, None, None, stacked=True, device=torch.device("cpu"))
     found = fetch_feed_forward(source, "", block)
     assert isinstance(found, ExpertsWeights)
     assert isinstance(found.down, Stack)

@@ -24,7 +24,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     snapshots,
 )
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -36,7 +36,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "background")

@@ -6,10 +6,10 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, refused, usage_adds_up
 from plumbline_conformance.checks.responses.shared_laws import create_response
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TALK: list[dict[str, object]] = [
     {"role": "user", "content": "My name is Ada."},

@@ -8,9 +8,9 @@ from typing import Any
 from plumbline_conformance.checks.common import accepted, answered, at, without_nulls
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 TEXTS = ["One", "Two", "Three"]

@@ -17,7 +17,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -28,7 +28,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}

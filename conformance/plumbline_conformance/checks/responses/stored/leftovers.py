@@ -11,9 +11,9 @@ from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.stored.conversations import messages_in, spoken
 from plumbline_conformance.checks.responses.stored.lifecycle import BRIEF, NEEDS, id_of, same_response
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

@@ -19,7 +19,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.responses.items import terminal
 from plumbline_conformance.checks.responses.shared_laws import SHAPE, create_response, events
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -31,7 +31,7 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "stored")

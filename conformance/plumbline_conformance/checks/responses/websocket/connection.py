@@ -26,7 +26,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     shapes,
     snapshots,
 )
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     WRONG_KEY,
     Inconclusive,
     Problem,
@@ -39,7 +39,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import CLOSED, UNABLE, Exchange, Transcript
+from plumbline_conformance.transcript.exchange import CLOSED, UNABLE, Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "websocket")

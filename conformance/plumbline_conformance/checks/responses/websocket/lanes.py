@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.common import only
 from plumbline_conformance.checks.responses.websocket.connection import NEEDS, create, messages_of
 from plumbline_conformance.checks.responses.websocket.turns import FAILED, TERMINAL, flaws
-from plumbline_conformance.suite.model import (
+from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
     Rejected,
@@ -19,7 +19,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 _TURNS = {"agent_1": 2, "agent_2": 1}
 """How many turns the scenario requests, by lane."""

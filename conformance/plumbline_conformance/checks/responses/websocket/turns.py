@@ -10,9 +10,9 @@ from plumbline_conformance.checks.responses.basics import steps
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import event_order, known_types, shapes, snapshots
 from plumbline_conformance.checks.responses.websocket.connection import done, error_event, messages_of
-from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, about, breaking, check
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.transcript.exchange import Transcript
 
 TURNS = {
     "queue": ("both",),

@@ -23,10 +23,10 @@ from plumbline.answer.dialects.formats.nested_elements import (
 )
 from plumbline.answer.dialects.spec.call_format import (
     ArgumentSyntax,
-    Call,
     CallFormat,
     CallSink,
     Grammar,
+    WrittenCall,
     declared,
 )
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
@@ -178,7 +178,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             items.end()
         call.arguments("}" if keys else "{}")
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call."""
         lines = [f'{self.begins} name="{call.name}">']
         lines += [self._encoded(key, value) for key, value in json.loads(call.arguments).items()]

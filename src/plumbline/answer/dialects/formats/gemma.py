@@ -9,7 +9,13 @@ from typing import Any
 
 from plumbline.answer.dialects.formats.brace_reader import BraceReader
 from plumbline.answer.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
+from plumbline.answer.dialects.spec.call_format import (
+    ArgumentSyntax,
+    CallFormat,
+    CallSink,
+    Grammar,
+    WrittenCall,
+)
 from plumbline.answer.dialects.streams.coercion import allowed_types, resolved
 from plumbline.answer.dialects.streams.cursor import Cursor, Steps
 
@@ -68,7 +74,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         root = call.schemas.get(name, {})
         yield from BraceReader(self.quote, cursor, call, root).read()
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call."""
         return f"{self.prefix}{call.name}{self._encoded(json.loads(call.arguments))}"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
+from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Grammar, WrittenCall
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps
 from plumbline.answer.dialects.streams.json_stream import json_value
 
@@ -26,7 +26,7 @@ __all__ = [
     "MESSAGE",
     "START",
     "HarmonyCall",
-    "Header",
+    "HarmonyHeader",
     "parse_header",
     "read_arguments",
 ]
@@ -49,18 +49,18 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
-class Header(msgspec.Struct, frozen=True):
+class HarmonyHeader(msgspec.Struct, frozen=True):
     """The channel of a message, and its recipient if it is a call."""
 
     channel: str
     recipient: str | None
 
 
-def parse_header(header: str) -> Header:
+def parse_header(header: str) -> HarmonyHeader:
     """Parse the text of a header."""
     channel = _CHANNEL_NAME.search(header)
     recipient = _RECIPIENT.search(header)
-    return Header(
+    return HarmonyHeader(
         channel.group(1) if channel is not None else "final",
         recipient.group(1) if recipient is not None else None,
     )
@@ -96,7 +96,7 @@ class HarmonyCall(CallFormat, frozen=True):
         call.begin(recipient.removeprefix("functions."))
         yield from read_arguments(cursor, call.arguments, cut=lambda: False)
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the message with its end."""
         return f"{self._header(call.name)}{call.arguments}<|call|>"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.answer.dialects.formats.grammar_parts import numbered
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar, declared
+from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Grammar, WrittenCall, declared
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps
 from plumbline.answer.dialects.streams.json_quotes import CLOSING
 from plumbline.answer.dialects.streams.json_stream import json_string, json_value, readable_object
@@ -62,7 +62,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
         """Read the object."""
         yield from _members(cursor, _CallMembers(self, call), call.ends)
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the object with the spaces of Python's JSON, as most templates do."""
         first = f'{json.dumps(self.id_key)}: "{call.number}", ' if self.id_key else ""
         return (
@@ -72,7 +72,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """Return the object with this name and arguments of the schema."""
-        before, _, after = self.write(Call(name, "\0")).partition("\0")
+        before, _, after = self.write(WrittenCall(name, "\0")).partition("\0")
         start = [grammar.literal(before)]
         if self.id_key:
             start = numbered(grammar, before, f'{json.dumps(self.id_key)}: "')
@@ -295,7 +295,7 @@ class KeyedJson(CallFormat, frozen=True):
         """Read the object."""
         yield from _members(cursor, _CallMembers(JsonCall(), call, keyed=True), call.ends)
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the object."""
         return f"{{{json.dumps(call.name, ensure_ascii=False)}: {call.arguments}}}"
 

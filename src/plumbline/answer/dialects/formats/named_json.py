@@ -9,7 +9,7 @@ from typing import Any
 
 from plumbline.answer.dialects.formats.grammar_parts import numbered
 from plumbline.answer.dialects.formats.json_calls import buffered_arguments
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
+from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Grammar, WrittenCall
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import CLOSING
 from plumbline.answer.dialects.streams.json_stream import json_value
@@ -146,7 +146,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         if not call.marked or not (ended or (yield from cursor.look_for(ends)) is not None):
             cursor.fail("expected '{'")
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call."""
         name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
         before = f"call{call.number:06}{self.after_id}" if self.after_id else ""
@@ -154,7 +154,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """Return the call with this name and arguments of the schema."""
-        before, _, after = self.write(Call(name, "\0")).partition("\0")
+        before, _, after = self.write(WrittenCall(name, "\0")).partition("\0")
         start = [grammar.literal(before)]
         if self.numbered:
             start = numbered(grammar, before, f"{self.prefix}functions.{name}:")

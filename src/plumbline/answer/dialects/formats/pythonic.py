@@ -12,10 +12,10 @@ from typing import Any
 from plumbline.answer.dialects.formats.grammar_parts import separated, with_definitions
 from plumbline.answer.dialects.spec.call_format import (
     ArgumentSyntax,
-    Call,
     CallFormat,
     CallSink,
     Grammar,
+    WrittenCall,
     declared,
 )
 from plumbline.answer.dialects.streams.coercion import admitted, allowed_types
@@ -149,7 +149,7 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
             yield from cursor.space()
         return key.rstrip(":")
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call."""
         arguments = json.loads(call.arguments)
         return f"{call.name}({', '.join(f'{key}={_literal(value)}' for key, value in arguments.items())})"

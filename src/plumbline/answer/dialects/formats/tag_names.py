@@ -11,7 +11,7 @@ from plumbline.answer.dialects.spec.call_format import CallSink, declared
 from plumbline.answer.dialects.streams.cursor import Cursor, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import NO_MARKERS
 
-__all__ = ["Parameters", "TagNames"]
+__all__ = ["CallParameters", "TagNames"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"'\u201c\u201d\u2018\u2019]+")
 _QUOTES = re.compile(r"[\"'\u201c\u201d\u2018\u2019\s]*")
@@ -25,7 +25,7 @@ _LONGEST = 64
 _IN_TAGS = frozenset("<>\n")
 
 
-class Parameters:
+class CallParameters:
     """Record which parameters of a call have come.
 
     Args:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher
 
-from plumbline.answer.dialects.formats.tag_names import Parameters, TagNames
+from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
 from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
 from plumbline.answer.dialects.spec.call_format import CallSink
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
@@ -57,7 +57,7 @@ class TagReader:
         self._cut_end = cut_end
         self._after_cut = finder(*(marker for marker in self._after_value.markers if marker != tag.end))
         """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
-        self._parameters = Parameters(())
+        self._parameters = CallParameters(())
         self._names = TagNames(tags, cursor, call)
         self._own_end = ""
         """The end of an element with the name of the parameter, which some models write for `end`."""
@@ -77,7 +77,7 @@ class TagReader:
         root = call.schemas.get(name, {})
         properties = root.get("properties")
         known = properties if isinstance(properties, Mapping) else {}
-        self._parameters = Parameters(known)
+        self._parameters = CallParameters(known)
         self._names.declare(known)
         come = self._parameters.come
         comma, following = "{", ""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from plumbline.answer.dialects.formats.grammar_parts import numbered, with_definitions
 from plumbline.answer.dialects.formats.tag_reader import TagReader
 from plumbline.answer.dialects.formats.tags import CDATA, STRING, Tags
-from plumbline.answer.dialects.spec.call_format import Call, CallSink, Grammar
+from plumbline.answer.dialects.spec.call_format import CallSink, Grammar, WrittenCall
 from plumbline.answer.dialects.streams.coercion import allowed_types
 from plumbline.answer.dialects.streams.cursor import Cursor, Steps
 
@@ -25,7 +25,7 @@ class TaggedCall(Tags, frozen=True, kw_only=True):
         """Read the call."""
         yield from TagReader(self, cursor, call).read()
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call, with strings unquoted and everything else as JSON."""
         number = f"{self.number}{call.number + 1}" if self.number else ""
         parts = [self.open, call.name, number, self.opened, self.newline]

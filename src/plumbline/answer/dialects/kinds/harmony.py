@@ -9,10 +9,10 @@ from plumbline.answer.dialects.formats.harmony import ASSISTANT, FINAL, HEADERS,
 from plumbline.answer.dialects.kinds.markers import control_ids
 from plumbline.answer.dialects.model_dialect import (
     AnswerFrame,
+    DialectVocabulary,
     ModelDialect,
     ThinkingMarkers,
     ThinkingState,
-    Vocabulary,
     call_ids,
 )
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
@@ -37,7 +37,7 @@ class HarmonyDialect(ModelDialect):
         vocabulary: the model's tokens.
     """
 
-    def __init__(self, choice: DialectChoice, vocabulary: Vocabulary) -> None:
+    def __init__(self, choice: DialectChoice, vocabulary: DialectVocabulary) -> None:
         self.choice = choice
         self._vocabulary = vocabulary
         self._ids = control_ids(vocabulary, MARKERS)

@@ -9,10 +9,10 @@ import msgspec
 
 from plumbline.answer.dialects.model_dialect import (
     AnswerFrame,
+    DialectVocabulary,
     ModelDialect,
     ThinkingMarkers,
     ThinkingState,
-    Vocabulary,
     call_ids,
 )
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
@@ -42,7 +42,7 @@ class MarkerDialect(ModelDialect):
         vocabulary: the model's tokens.
     """
 
-    def __init__(self, choice: DialectChoice, vocabulary: Vocabulary) -> None:
+    def __init__(self, choice: DialectChoice, vocabulary: DialectVocabulary) -> None:
         self.choice = choice
         self._vocabulary = vocabulary
         tool, reasoning = choice.tool, choice.reasoning
@@ -170,7 +170,7 @@ def _without_calls(tool: ToolDialect | None) -> ToolDialect | None:
     return ToolDialect(name=tool.name, sections=(), silent=tool.silent) if tool and tool.silent else None
 
 
-def control_ids(vocabulary: Vocabulary, markers: Iterable[str]) -> frozenset[int]:
+def control_ids(vocabulary: DialectVocabulary, markers: Iterable[str]) -> frozenset[int]:
     """Return the added tokens that are markers, or parts of one."""
     joined = "\n".join(markers)
     return frozenset(token_id for text, token_id in vocabulary.added.items() if text and text in joined)

@@ -8,9 +8,9 @@ from typing import Any
 from plumbline.answer.dialects.kinds.markers import control_ids, thinking_markers
 from plumbline.answer.dialects.model_dialect import (
     AnswerFrame,
+    DialectVocabulary,
     ModelDialect,
     ThinkingState,
-    Vocabulary,
     call_ids,
 )
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
@@ -20,7 +20,7 @@ from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
 from plumbline.answer.dialects.parsers.structured import StructuredTextParser
 from plumbline.answer.dialects.registry import DialectChoice
 from plumbline.answer.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import NewId, ReasoningDialect, Unparsed, Utterance
 from plumbline.answer.dialects.spec.markers import Markers
 
@@ -38,7 +38,9 @@ class ResponseTemplateDialect(ModelDialect):
         vocabulary: the model's tokens.
     """
 
-    def __init__(self, choice: DialectChoice, template: ResponseTemplate, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, choice: DialectChoice, template: ResponseTemplate, vocabulary: DialectVocabulary
+    ) -> None:
         self.choice = choice
         self._template = template
         self._vocabulary = vocabulary
@@ -102,7 +104,11 @@ class ResponseTemplateDialect(ModelDialect):
             ValueError: the utterance has calls, or the template does not define how its thinking or text is written.
         """
         thinks = utterance.reasoning is not None and self._reasoning is None
-        if self._plain_text is None or thinks or any(isinstance(part, Call) for part in utterance.parts):
+        if (
+            self._plain_text is None
+            or thinks
+            or any(isinstance(part, WrittenCall) for part in utterance.parts)
+        ):
             raise ValueError("the response template does not define how the model writes this")
         return render_utterance(utterance, None, self._reasoning)
 

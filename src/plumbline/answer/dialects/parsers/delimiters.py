@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from plumbline.answer.dialects.streams.cursor import Finder
 
-__all__ = ["Delimiter", "Delimiters", "Found", "Head", "head"]
+__all__ = ["Delimiter", "Delimiters", "Found", "PatternHead", "head"]
 
 SPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
@@ -27,7 +27,7 @@ _QUANTIFIERS = frozenset("*+?{")
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r"}
 
 
-class Head(NamedTuple):
+class PatternHead(NamedTuple):
     """The beginning of every text that a pattern matches."""
 
     texts: tuple[str, ...]
@@ -41,7 +41,7 @@ class Delimiter(NamedTuple):
 
     pattern: Any
     """A pattern of the module `regex`."""
-    head: Head | None
+    head: PatternHead | None
     settled: bool
     """A match at the end of the text stays the same, whatever follows."""
     field: Any
@@ -124,7 +124,7 @@ def _search(delimiters: Sequence[Delimiter], text: str, pos: int, hold: int, clo
     return best[0][0], best[1], best[2]
 
 
-def head(pattern: str) -> Head | None:
+def head(pattern: str) -> PatternHead | None:
     """Return the beginning of every match of a pattern; None if it is not known, which is always safe."""
     tokens = _TOKEN.findall(pattern)
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
@@ -134,7 +134,7 @@ def head(pattern: str) -> Head | None:
     return _head(tokens)
 
 
-def _head(tokens: Sequence[str]) -> Head | None:
+def _head(tokens: Sequence[str]) -> PatternHead | None:
     texts: list[str] = []
     padded: set[bool] = set()
     for alternative in _alternatives(tokens):
@@ -150,10 +150,10 @@ def _head(tokens: Sequence[str]) -> Head | None:
         texts += found.texts
         padded.add(spaced or found.padded)
     # White space before one alternative does not stand before the others.
-    return Head(tuple(texts), padded.pop()) if len(padded) == 1 else None
+    return PatternHead(tuple(texts), padded.pop()) if len(padded) == 1 else None
 
 
-def _first(tokens: list[str]) -> Head | None:
+def _first(tokens: list[str]) -> PatternHead | None:
     """Return the beginning of a sequence: of a group, or plain characters."""
     if tokens and tokens[0].startswith("("):
         depth = 0
@@ -168,7 +168,7 @@ def _first(tokens: list[str]) -> Head | None:
         if not char or _repeated(tokens, index):
             break
         text += char
-    return Head((text,), False) if text else None
+    return PatternHead((text,), False) if text else None
 
 
 def _repeated(tokens: Sequence[str], index: int) -> bool:

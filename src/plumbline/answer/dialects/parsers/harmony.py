@@ -27,12 +27,12 @@ from plumbline.answer.dialects.formats.harmony import (
     MESSAGE,
     START,
     HarmonyCall,
-    Header,
+    HarmonyHeader,
     parse_header,
     read_arguments,
 )
 from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import NewId, Utterance
 from plumbline.answer.dialects.streams.cursor import EndOfOutputError, Finder, MalformedError, Steps, Write
 
@@ -99,12 +99,12 @@ class HarmonyParser(CursorParser):
         self._last, self._next = "", ""
         """The characters before and after the last end of a message."""
         # The prompt may have opened a message of analysis already.
-        header = Header("analysis", None) if self._starts_inside else (yield from self._first())
+        header = HarmonyHeader("analysis", None) if self._starts_inside else (yield from self._first())
         while header is not None:
             header = yield from self._body(header, self._header_start)
         self._content.flush()
 
-    def _first(self) -> Steps[Header | None]:
+    def _first(self) -> Steps[HarmonyHeader | None]:
         """Read the header that the prompt has begun. Plain text has no header: all of it is the final message."""
         cursor = self._cursor
         cursor.mark()
@@ -117,12 +117,12 @@ class HarmonyParser(CursorParser):
             header = yield from self._header(marker)
         except MalformedError as error:
             if self._kept_as_text(error, start, self._content.write):
-                return Header("final", None)
+                return HarmonyHeader("final", None)
             return None
         self._unmark()
         return header
 
-    def _through_end(self, prose: Write) -> Steps[Header | None]:
+    def _through_end(self, prose: Write) -> Steps[HarmonyHeader | None]:
         """Pass on text up to where the message ends, and read the next header; None at the end of the output."""
         cursor = self._cursor
         self._last = ""
@@ -138,7 +138,7 @@ class HarmonyParser(CursorParser):
                 header = yield from self._after(CHANNEL if marker == _BARE_CHANNEL else marker)
             except MalformedError as error:
                 if self._ends_message(marker, error, start):
-                    return Header("final", None)
+                    return HarmonyHeader("final", None)
                 if self._kept_as_text(error, start, noted):
                     continue
                 header = None
@@ -168,7 +168,7 @@ class HarmonyParser(CursorParser):
             return True
         return self._last not in _BEFORE_QUOTED and self._next not in _AFTER_QUOTED
 
-    def _after(self, marker: str) -> Steps[Header | None]:
+    def _after(self, marker: str) -> Steps[HarmonyHeader | None]:
         """Read the header that this marker begins, or that follows it; None at the end of the output.
 
         After the end of a message, a header counts even without the marker that begins it.
@@ -197,7 +197,7 @@ class HarmonyParser(CursorParser):
                 return None
             raise MalformedError(str(error)) from error
 
-    def _header(self, part: str | None) -> Steps[Header]:
+    def _header(self, part: str | None) -> Steps[HarmonyHeader]:
         """Read a header through `<|message|>`; `part` has been read already.
 
         Raises:
@@ -230,7 +230,7 @@ class HarmonyParser(CursorParser):
         named = "".join([word for word in words if word in _CHANNELS][:1])
         if not any((first, channel is not None, recipient, named, words == ["assistant"])):
             raise MalformedError("expected the header of a message")
-        return Header(channel or named or "final", recipient)
+        return HarmonyHeader(channel or named or "final", recipient)
 
     def _repeated(self, part: str | None) -> Steps[None]:
         """Drop further beginnings of a header that has begun."""
@@ -294,7 +294,7 @@ class HarmonyParser(CursorParser):
         self._prose_offset = None
         return self._cursor.unmark()
 
-    def _body(self, header: Header, start: int) -> Steps[Header | None]:
+    def _body(self, header: HarmonyHeader, start: int) -> Steps[HarmonyHeader | None]:
         """Read a message's body through its end, and the next header; None at the end of the output."""
         recipient = header.recipient
         if recipient is not None and recipient != "assistant":
@@ -310,7 +310,7 @@ class HarmonyParser(CursorParser):
         self._thought_start = start
         return (yield from self._through_end(self._thought.write))
 
-    def _call(self, name: str) -> Steps[Header | None]:
+    def _call(self, name: str) -> Steps[HarmonyHeader | None]:
         """Read the arguments of a call and its end, and the next header."""
         cursor = self._cursor
         self.begin_call(name, None)
@@ -356,7 +356,7 @@ def write_harmony(utterance: Utterance) -> str:
         messages.append(f"{CHANNEL}analysis{MESSAGE}{utterance.reasoning}<|end|>")
     last = len(utterance.parts) - 1
     for number, part in enumerate(utterance.parts):
-        if isinstance(part, Call):
+        if isinstance(part, WrittenCall):
             messages.append(call_format.write(part))
         else:
             channel, end = ("final", "<|return|>") if number == last else ("commentary", "<|end|>")

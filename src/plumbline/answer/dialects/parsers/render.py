@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import msgspec
 
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect, Utterance
 
 __all__ = ["openings", "render_calls", "render_utterance", "section_opening", "text_header"]
@@ -31,12 +31,12 @@ def render_utterance(
             position += 1
             continue
         end = position
-        while end < len(given) and isinstance(given[end], Call):
+        while end < len(given) and isinstance(given[end], WrittenCall):
             end += 1
         calls = [
             msgspec.structs.replace(call, number=number + index)
             for index, call in enumerate(given[position:end])
-            if isinstance(call, Call)
+            if isinstance(call, WrittenCall)
         ]
         number += len(calls)
         assert tool is not None, "calls need a tool dialect"
@@ -50,7 +50,7 @@ def render_utterance(
     return "".join(parts)
 
 
-def render_calls(calls: list[Call], section: Section) -> str:
+def render_calls(calls: list[WrittenCall], section: Section) -> str:
     """Write calls that follow each other, with the markers around them."""
     if section.holds_one_call:
         return section.between.join(_section([call], section) for call in calls)
@@ -82,13 +82,13 @@ def text_header(tool: ToolDialect | None, reasoning: ReasoningDialect | None) ->
 
 def _opening(section: Section, name: str) -> str:
     """Return what bare calls of a tool begin with, whatever their arguments are."""
-    one, other = (render_calls([Call(name, arguments)], section) for arguments in ("{}", '{"a": 1}'))
+    one, other = (render_calls([WrittenCall(name, arguments)], section) for arguments in ("{}", '{"a": 1}'))
     return "".join(
         char for char, _ in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False))
     )
 
 
-def _section(calls: list[Call], section: Section) -> str:
+def _section(calls: list[WrittenCall], section: Section) -> str:
     calls_ = [section.item_open + section.call_format.write(call) + section.item_close for call in calls]
     body = (", " if section.array else section.between).join(calls_)
     if section.array:

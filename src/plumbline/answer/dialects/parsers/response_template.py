@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
-from plumbline.answer.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
+from plumbline.answer.dialects.parsers.delimiters import Delimiter, Delimiters, PatternHead, head
 from plumbline.answer.dialects.spec.dialect import NewId, ReasoningDialect
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
 from plumbline.answer.dialects.streams.cursor import MalformedError, Steps, UndeclaredToolError
@@ -356,7 +356,7 @@ def _call_begins(opens: Sequence[Delimiter]) -> tuple[str, ...]:
 
 
 def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, field: Any) -> Delimiter:
-    begins = Head(tuple(literals), False) if literals is not None else head(pattern.pattern)
+    begins = PatternHead(tuple(literals), False) if literals is not None else head(pattern.pattern)
     return Delimiter(pattern, begins, literals is not None and not can_extend, field)
 
 

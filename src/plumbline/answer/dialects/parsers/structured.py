@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.answer.dialects.formats.harmony import Header
+from plumbline.answer.dialects.formats.harmony import HarmonyHeader
 from plumbline.answer.dialects.parsers.harmony import HarmonyParser
 from plumbline.answer.dialects.parsers.marker_parser import MarkerParser
 from plumbline.answer.dialects.parsers.render import openings
@@ -120,7 +120,7 @@ class StructuredTextParser(MarkerParser):
 class StructuredHarmonyParser(HarmonyParser):
     """Parse harmony messages; the final message is text to its end."""
 
-    def _body(self, header: Header, start: int) -> Steps[Header | None]:
+    def _body(self, header: HarmonyHeader, start: int) -> Steps[HarmonyHeader | None]:
         if header.channel != "final":
             return (yield from super()._body(header, start))
         yield from _rest(self._cursor, self._emit_text)

@@ -13,13 +13,13 @@ import msgspec
 
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps
 
-__all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar", "declared"]
+__all__ = ["ArgumentSyntax", "CallFormat", "CallSink", "Grammar", "WrittenCall", "declared"]
 
 _NAMESPACES = ("functions.", "default_api.", "tools.")
 """What models write before the names of tools, as OpenAI's and Google's prompts show them."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class WrittenCall(msgspec.Struct, frozen=True):
     """A call for a call format to write."""
 
     name: str
@@ -186,7 +186,7 @@ class CallFormat(msgspec.Struct, frozen=True):
         """
         raise NotImplementedError
 
-    def write(self, call: Call) -> str:
+    def write(self, call: WrittenCall) -> str:
         """Write the call as a model of the family does."""
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from plumbline.answer.dialects.spec.call_format import Call, CallFormat
+from plumbline.answer.dialects.spec.call_format import CallFormat, WrittenCall
 from plumbline.answer.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = [
@@ -47,7 +47,7 @@ may be called, the part is calls instead if it begins like a call."""
 class Utterance(msgspec.Struct, frozen=True):
     """The output of a model in one turn, before it is written in a dialect."""
 
-    parts: tuple[str | Call, ...] = ()
+    parts: tuple[str | WrittenCall, ...] = ()
     """Text and calls in their order."""
     reasoning: str | None = None
 

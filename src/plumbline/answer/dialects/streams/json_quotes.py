@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from plumbline.answer.dialects.streams.cursor import Finder
 
-__all__ = ["CLOSING", "NO_MARKERS", "Place", "quote_ends"]
+__all__ = ["CLOSING", "NO_MARKERS", "QuotePlace", "quote_ends"]
 
 CLOSING: Final = {'"': '"', "'": "'", "`": "`", "\u201c": "\u201d\u201c", "\u2018": "\u2019\u2018"}
 """Each quote that a string may begin with, and those that end it."""
@@ -37,7 +37,7 @@ _BEGUN_BRACKET = re.compile(r"[{\[][ \t\r\n]*\Z")
 _WORD = re.compile(r"\w")
 
 
-class Place(NamedTuple):
+class QuotePlace(NamedTuple):
     """Where in JSON a quote stands that may end a string."""
 
     stack: Sequence[str]
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     """All before this quote is JSON as it should be. So where brackets complete that, it is complete."""
 
 
-def quote_ends(text: str, pos: int, place: Place, *, closed: bool) -> bool | None:
+def quote_ends(text: str, pos: int, place: QuotePlace, *, closed: bool) -> bool | None:
     """Return whether a quote ends the string of a value; None if more text decides it.
 
     Args:
@@ -69,7 +69,7 @@ def quote_ends(text: str, pos: int, place: Place, *, closed: bool) -> bool | Non
     return True if found is None and last else found
 
 
-def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | None:
+def _ends(text: str, pos: int, end: int, place: QuotePlace, last: bool) -> bool | None:
     stack, markers, start = place.stack, place.markers, pos
     depth, stray, exact = len(stack), False, place.clean
     while True:
@@ -99,7 +99,7 @@ def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | Non
         return pos > start and _without_comma(text, pos, end, place, depth, last)
 
 
-def _without_comma(text: str, pos: int, end: int, place: Place, depth: int, last: bool) -> bool | None:
+def _without_comma(text: str, pos: int, end: int, place: QuotePlace, depth: int, last: bool) -> bool | None:
     """Return whether the next member or element follows without a comma."""
     bracket = place.stack[depth - 1]
     if text[pos] in "\"'":
@@ -117,7 +117,7 @@ def _closed(char: str, stack: Sequence[str], depth: int) -> int | None:
     return next((level for level in range(depth - 1, -1, -1) if stack[level] == wanted), None)
 
 
-def _after_all(text: str, pos: int, end: int, place: Place) -> bool | None:
+def _after_all(text: str, pos: int, end: int, place: QuotePlace) -> bool | None:
     """Return whether the text after the last bracket may follow the whole JSON."""
     start = pos
     pos = _skipped(text, pos, end)
@@ -129,7 +129,7 @@ def _after_all(text: str, pos: int, end: int, place: Place) -> bool | None:
     return pos > start and (char in "{[" or not place.nested)
 
 
-def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | None:
+def _goes_on(text: str, pos: int, end: int, place: QuotePlace, depth: int) -> bool | None:
     """Return whether the text after a comma is the next member or element, or a closing bracket."""
     pos = _skipped(text, pos, end, _COMMAS)
     if _BEGUN_SPACE.match(text, pos, end):

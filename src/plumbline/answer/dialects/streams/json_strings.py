@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import Final
 
 from plumbline.answer.dialects.streams.cursor import Finder
-from plumbline.answer.dialects.streams.json_quotes import CLOSING, Place, quote_ends
+from plumbline.answer.dialects.streams.json_quotes import CLOSING, QuotePlace, quote_ends
 from plumbline.answer.dialects.streams.json_text import quoted_text
 
 __all__ = ["COLON", "STRING", "StringScanner"]
@@ -227,7 +227,7 @@ class StringScanner:
         ends: bool | None = True
         if not self._key:
             clean = not (self._raw or self._defects or self._bare_keys)
-            place = Place(self._stack, self._markers, self._bare_keys, self._nested, self._odd, clean)
+            place = QuotePlace(self._stack, self._markers, self._bare_keys, self._nested, self._odd, clean)
             ends = quote_ends(text, pos + size, place, closed=closed)
         if ends is None:
             return pos

@@ -23,7 +23,7 @@ import msgspec
 
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
-from plumbline.answer.dialects.spec.call_format import Call
+from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.text.prompts.encoders import Conversation, PromptEncoder
 from plumbline.answer.text.templates.template import TemplateError
 from plumbline.base.exact_number import dumps
@@ -171,7 +171,7 @@ class DeepSeekEncoder(PromptEncoder):
     def _assistant_turn(self, message: Mapping[str, Any], thinks: bool) -> str:
         thought = (message.get("reasoning_content") or "") + _SAY if thinks else ""
         calls = [
-            Call(call["function"]["name"], _json(call["function"]["arguments"]))
+            WrittenCall(call["function"]["name"], _json(call["function"]["arguments"]))
             for call in message.get("tool_calls") or ()
         ]
         written = "\n\n" + render_calls(calls, self._calls) if calls else ""

@@ -3,7 +3,7 @@
 from plumbline.engines.native.models.checkpoint import WeightsError
 from plumbline.engines.native.models.description import ModelDescription, Rope, UnsupportedModelError
 from plumbline.engines.native.models.families import describe, read_description
-from plumbline.engines.native.models.loading.model import load_model, random_model
+from plumbline.engines.native.models.loading.model_folder import load_model, random_model
 from plumbline.engines.native.models.transformer import Transformer
 
 __all__ = [

@@ -60,7 +60,7 @@ from plumbline.engines.native.models.weights import (
     NormWeights,
     TokenGateWeights,
 )
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
@@ -274,7 +274,7 @@ class Transformer:
         token_ids: Tensor,
         batch: AttentionBatch,
         kv_caches: list[KVCache],
-        selection: Selection | None = None,
+        selection: RowSelection | None = None,
         given: Tensor | None = None,
         axes: Tensor | None = None,
     ) -> Tensor:

@@ -19,9 +19,9 @@ __all__ = [
     "ExpertsWeights",
     "LatentWeights",
     "LayerWeights",
+    "LinearPlace",
     "ModelWeights",
     "NormWeights",
-    "Place",
     "Stack",
     "TokenGateWeights",
     "TokenInputWeights",
@@ -173,7 +173,7 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinearPlace:
     """A linear layer of a model, and the projections of a checkpoint that it was made from."""
 
     layer: Linear
@@ -194,6 +194,6 @@ class ModelWeights:
     layers: list[LayerWeights]
     norm: NormWeights
     head: Linear
-    places: list[Place]
+    places: list[LinearPlace]
     """The linear layers that adapters may change."""
     token_inputs: TokenInputWeights | None = None

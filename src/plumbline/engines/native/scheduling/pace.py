@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from plumbline.engines.native.models.description import ModelDescription
 from plumbline.engines.request import RequestState, images_within
 
-__all__ = ["Pace", "PromptBudget", "RowCost", "attention_share", "missing"]
+__all__ = ["PromptBudget", "PromptPace", "RowCost", "attention_share", "missing"]
 
 _SHARED_SECONDS = 0.08
 """Time for prompt tokens in a step with running streams; less than half of the gap that is allowed, 0.2 s."""
@@ -35,7 +35,7 @@ one. Something else holds up some steps. Their mean is above what most steps tak
 mean made proposed tokens look half as dear as they are."""
 
 
-class Pace:
+class PromptPace:
     """Decide how many prompt tokens a step computes.
 
     Args:
@@ -122,7 +122,7 @@ class RowCost:
 class PromptBudget:
     """What the prompts of one step may still take, and what long ones leave to short ones."""
 
-    def __init__(self, pace: Pace | None, tokens: int, *, streams: bool) -> None:
+    def __init__(self, pace: PromptPace | None, tokens: int, *, streams: bool) -> None:
         """Begin a step.
 
         Args:
@@ -166,7 +166,7 @@ class PromptBudget:
                 return whole if whole <= tokens or not self._has_prompts else 0
         return count
 
-    def _in_time(self, pace: Pace, state: RequestState, start: int, count: int, kept: int) -> int:
+    def _in_time(self, pace: PromptPace, state: RequestState, start: int, count: int, kept: int) -> int:
         """Return how many of `count` prompt tokens the step has time for, if it keeps time for `kept` others."""
         scores = self.scores or state.prompt_logprobs is not None
         left = pace.allowance(self._streams, scores) - self.units - (pace.cost(0, kept) if kept else 0.0)

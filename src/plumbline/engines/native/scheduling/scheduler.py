@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from plumbline.engines.fairness import fairest, surplus
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.kv_blocks import BlockPool, block_content, root_hash
-from plumbline.engines.native.scheduling.pace import Pace, PromptBudget, missing
+from plumbline.engines.native.scheduling.pace import PromptBudget, PromptPace, missing
 from plumbline.engines.native.scheduling.snapshots import StateSnapshots
 from plumbline.engines.native.scheduling.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
@@ -56,7 +56,7 @@ class StepPlan:
     num_decodes: int
     num_tokens: int
     prompt_units: float = 0.0
-    """What the entries after the decodes cost, in the units of `Pace`."""
+    """What the entries after the decodes cost, in the units of `PromptPace`."""
     scores: bool = False
     """Whether one of them wants the logprobs of its prompt."""
     preempted: list[RequestState] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Scheduler(RequestQueues):
     def __init__(
         self,
         config: EngineConfig,
-        pace: Pace | None = None,
+        pace: PromptPace | None = None,
         speculator: Speculator | None = None,
         snapshots: StateSnapshots | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from plumbline.contract.wire.call import FACTS, authorization
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.http.middleware.cors import Cors
 from plumbline.server.http.middleware.front import Front
 from plumbline.server.limits.draining import PROBES
@@ -64,8 +64,8 @@ class AccessLog:
         finally:
             self._write(scope, status, time.perf_counter() - began, first)
 
-    def refuse(self, scope: Scope) -> Answer | None:
-        """See `Answer`."""
+    def refuse(self, scope: Scope) -> WholeAnswer | None:
+        """See `WholeAnswer`."""
         began = time.perf_counter()
         found = self._app.refuse(scope)
         if found is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Answer"]
+__all__ = ["WholeAnswer"]
 
 
-class Answer(NamedTuple):
+class WholeAnswer(NamedTuple):
     """A whole answer.
 
     Each layer of the application has a method `refuse`, which returns one for a request that no model has room for, and

@@ -7,7 +7,7 @@ from typing import Any
 
 from litestar.config.cors import CORSConfig
 
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.http.middleware.front import Front
 
 __all__ = ["Cors", "cors_config"]
@@ -78,8 +78,8 @@ class Cors:
 
         await self._app(scope, receive, send_marked)
 
-    def refuse(self, scope: Scope) -> Answer | None:
-        """See `Answer`."""
+    def refuse(self, scope: Scope) -> WholeAnswer | None:
+        """See `WholeAnswer`."""
         found = self._app.refuse(scope)
         if found is not None and (origin := dict(scope["headers"]).get(b"origin", b"").decode("latin-1")):
             found.headers.extend(self._marks(origin))

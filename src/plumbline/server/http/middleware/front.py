@@ -28,7 +28,7 @@ from plumbline.contract.wire.call import (
 from plumbline.contract.wire.error_forms import ANTHROPIC_VERSION, error_answer, is_messages, is_model_list
 from plumbline.contract.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.contract.wire.incoming import FORMS, HELD_FOR, IGNORED
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.http.middleware.bodies import Bodies, announced
 from plumbline.server.http.middleware.origins import Origins, is_browser, is_host
 from plumbline.server.http.streams import closing_streams
@@ -189,8 +189,8 @@ class Front:
             if seen is not None:
                 seen.end(state["request_id"], status)
 
-    def refuse(self, scope: Scope) -> Answer | None:
-        """Answer a request that no model has room for. It costs its key nothing; see `Answer`."""
+    def refuse(self, scope: Scope) -> WholeAnswer | None:
+        """Answer a request that no model has room for. It costs its key nothing; see `WholeAnswer`."""
         path = scope["path"] if scope["path"] in _GENERATING else normalize_path(scope["path"])
         if path not in _GENERATING or scope["method"] != "POST":
             return None
@@ -211,7 +211,7 @@ class Front:
         seen.take({"type": "http.response.body", "body": body})
         seen.end(state["request_id"], status)
         self._metrics.closed(path, status, state[FACTS][ERROR])
-        return Answer(status, headers, body)
+        return WholeAnswer(status, headers, body)
 
     def _headers(self, scope: Scope, elapsed: int, api_key: str | None) -> list[tuple[bytes, bytes]]:
         """Return the headers of every answer, and those of the key if it has limits."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline.contract.wire.call import ERROR, FACTS, TRACE
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.limits.draining import PROBES
 from plumbline.server.observe.traces import CURRENT, Tracing
 
@@ -52,6 +52,6 @@ class Traces:
             CURRENT.reset(token)
             found.end(status, facts.get(ERROR))
 
-    def refuse(self, scope: Scope) -> Answer | None:
+    def refuse(self, scope: Scope) -> WholeAnswer | None:
         """Leave a refusal to `__call__`: the request has a trace, too."""
         return None

@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Protocol
 
 from plumbline.port.connection import Connection, FrameError
-from plumbline.server.limits.claims.messages import (
-    Answer,
-    Claim,
+from plumbline.server.limits.claims.hub_messages import (
     Enter,
     Find,
+    HubAnswer,
     Leave,
-    Ready,
+    LimitVerdict,
+    NameClaim,
     Release,
+    ServerReady,
     Take,
     ToHub,
-    Verdict,
 )
 
-__all__ = ["Hub", "Limits"]
+__all__ = ["Hub", "KeyLimits"]
 
 _log = logging.getLogger("plumbline.server")
 
 
-class Limits(Protocol):
+class KeyLimits(Protocol):
     """The limits of keys, by their digests."""
 
-    def admit(self, key: bytes) -> Verdict:
+    def admit(self, key: bytes) -> LimitVerdict:
         """Admit a request, which ends with `end`, or refuse it."""
         ...
 
@@ -54,7 +54,7 @@ class Hub:
         limits: the limits of keys.
     """
 
-    def __init__(self, path: Path, on_ready: Callable[[str], None], limits: Limits) -> None:
+    def __init__(self, path: Path, on_ready: Callable[[str], None], limits: KeyLimits) -> None:
         self._limits = limits
         self._running: dict[Connection[ToHub], dict[int, bytes]] = {}
         """The keys of the requests of each API server, by the numbers of their messages."""
@@ -106,12 +106,12 @@ class Hub:
 
     def _take(self, connection: Connection[ToHub], message: ToHub) -> None:
         match message:
-            case Ready(address):
+            case ServerReady(address):
                 self._addresses[connection] = address
                 self._on_ready(address)
-            case Claim(number, name):
+            case NameClaim(number, name):
                 granted = self._holders.setdefault(name, connection) is connection
-                connection.send(Answer(number, granted=granted))
+                connection.send(HubAnswer(number, granted=granted))
             case Release(name):
                 if self._holders.get(name) is connection:
                     del self._holders[name]
@@ -119,7 +119,7 @@ class Hub:
                 verdict = self._limits.admit(key)
                 if not verdict.refusal:
                     self._running.setdefault(connection, {})[number] = key
-                connection.send(Answer(number, verdict=verdict))
+                connection.send(HubAnswer(number, verdict=verdict))
             case Leave(number):
                 ended = self._running.get(connection, {}).pop(number, None)
                 if ended is not None:
@@ -130,4 +130,4 @@ class Hub:
                 holder = self._holders.get(name)
                 elsewhere = holder is not None and holder is not connection
                 address = self._addresses.get(holder, "") if holder is not None and elsewhere else ""
-                connection.send(Answer(number, address=address))
+                connection.send(HubAnswer(number, address=address))

@@ -7,17 +7,17 @@ import contextlib
 from pathlib import Path
 
 from plumbline.port.connection import Connection, FrameError
-from plumbline.server.limits.claims.messages import (
-    Answer,
-    Claim,
+from plumbline.server.limits.claims.hub_messages import (
     Enter,
     Find,
     FromHub,
+    HubAnswer,
     Leave,
-    Ready,
+    LimitVerdict,
+    NameClaim,
     Release,
+    ServerReady,
     Take,
-    Verdict,
 )
 
 __all__ = ["SharedClaims"]
@@ -38,7 +38,7 @@ class SharedClaims:
         self._address = address
         self._connection: Connection[FromHub] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[HubAnswer]] = {}
         self._own: set[str] = set()
         self._admitted: dict[bytes, list[int]] = {}
         self._count = 0
@@ -56,7 +56,7 @@ class SharedClaims:
     def ready(self) -> None:
         """Tell the hub that this API server takes requests."""
         assert self._connection is not None, "started before"
-        self._connection.send(Ready(self._address))
+        self._connection.send(ServerReady(self._address))
 
     async def stop(self) -> None:
         """Disconnect; the hub frees what is still claimed."""
@@ -73,7 +73,7 @@ class SharedClaims:
         granted = False
         try:
             self._count += 1
-            granted = (await self._answer(Claim(self._count, name), self._count)).granted
+            granted = (await self._answer(NameClaim(self._count, name), self._count)).granted
         finally:
             if not granted:
                 self._own.discard(name)
@@ -95,12 +95,12 @@ class SharedClaims:
         self._count += 1
         return (await self._answer(Find(self._count, name), self._count)).address
 
-    async def admit(self, key: bytes) -> Verdict:
+    async def admit(self, key: bytes) -> LimitVerdict:
         """See `Limits.admit`. A caller that is cancelled meanwhile has no request."""
         self._count += 1
         number = self._count
         try:
-            verdict = (await self._answer(Enter(number, key), number)).verdict or Verdict()
+            verdict = (await self._answer(Enter(number, key), number)).verdict or LimitVerdict()
         except BaseException:
             self._send(Leave(number))
             raise
@@ -123,10 +123,10 @@ class SharedClaims:
         if self._connection is not None and self._reading is not None and not self._reading.done():
             self._connection.send(message)
 
-    async def _answer(self, message: Claim | Find | Enter, number: int) -> Answer:
+    async def _answer(self, message: NameClaim | Find | Enter, number: int) -> HubAnswer:
         if self._connection is None or self._reading is None or self._reading.done():
-            return Answer(number, granted=True)
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            return HubAnswer(number, granted=True)
+        waiting: asyncio.Future[HubAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
             self._connection.send(message)
@@ -145,4 +145,4 @@ class SharedClaims:
         finally:
             for number, waiting in self._waiting.items():
                 if not waiting.done():
-                    waiting.set_result(Answer(number, granted=True))
+                    waiting.set_result(HubAnswer(number, granted=True))

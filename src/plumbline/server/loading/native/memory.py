@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 import torch
 
-from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.engines.native.models import ModelDescription
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import device_bytes, weight_bytes
-from plumbline.server.loading.native.model import NativeModel, device_of, native_dtype
+from plumbline.server.loading.native.native_model import NativeModel, device_of, native_dtype
 from plumbline.server.settings import OptionError, Settings
 from plumbline_conformance.console.sizes import size_text
 

@@ -25,7 +25,7 @@ from plumbline.server.protocols.common.sampling.defaults import Defaults
 from plumbline.server.protocols.common.sealing import Sealer
 from plumbline.server.protocols.common.tool_choice import with_repair
 from plumbline.server.protocols.messages.history import read_conversation
-from plumbline.server.protocols.messages.tools import read_tools
+from plumbline.server.protocols.messages.message_tools import read_tools
 
 __all__ = ["read_message", "read_message_prompt"]
 

@@ -1,6 +1,7 @@
 """Run one API server of several: the application, with an engine in another process.
 
-The supervisor starts `python -m plumbline.server.start.api_servers.process` and writes a `Start` to its standard input.
+The supervisor starts `python -m plumbline.server.start.api_servers.process` and writes a `ServerStart` to its standard
+input.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from plumbline.engines.remote.client import RemoteEngine
 from plumbline.port.engine import Engine
 from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import only
-from plumbline.server.loading.model import load
+from plumbline.server.loading.served_model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
-from plumbline.server.start.api_servers.start import Renewal, Start
+from plumbline.server.start.api_servers.start import Renewal, ServerStart
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
@@ -35,7 +36,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerStart)
     configure(start.settings.log_format)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The supervisor's messages say when to read anything again.
     try:
@@ -47,7 +48,7 @@ def main() -> int:
         return 1
 
 
-def _serve(start: Start) -> int:
+def _serve(start: ServerStart) -> int:
     settings = start.settings
     engine = asyncio.run(
         RemoteEngine.connect(Path(start.engine), settings.stuck_after, settings.max_num_waiting)
@@ -86,7 +87,7 @@ def _serve(start: Start) -> int:
 
 
 class _Elsewhere:
-    """See `plumbline.server.loading.model.Elsewhere`."""
+    """See `plumbline.server.loading.served_model.Elsewhere`."""
 
     def __init__(self, engine: RemoteEngine, text: Path) -> None:
         self._engine = engine

@@ -6,7 +6,7 @@ import msgspec
 
 from plumbline.server.settings import Settings
 
-__all__ = ["Renewal", "Start"]
+__all__ = ["Renewal", "ServerStart"]
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -16,7 +16,7 @@ class Renewal(msgspec.Struct, frozen=True):
     """None if they cannot be used, and stay as they are."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class ServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """The start message on an API server's standard input; other users can see arguments and environments."""
 
     settings: Settings

@@ -22,7 +22,7 @@ from plumbline.port.engine import Engine
 from plumbline.server.limits.access import Access
 from plumbline.server.limits.claims.hub import Hub
 from plumbline.server.settings import OptionError, Settings, SettingsError
-from plumbline.server.start.api_servers.start import Renewal, Start
+from plumbline.server.start.api_servers.start import Renewal, ServerStart
 from plumbline.server.start.hangup import on_hangup
 from plumbline.server.start.repeats import Repeats
 
@@ -258,7 +258,7 @@ class Supervisor:
         self._count += 1
         address = str(self._folder / f"api{self._count}.sock")
         self._ready[address] = ready
-        start = Start(
+        start = ServerStart(
             settings=self._settings,
             listening=self._listening,
             engine=str(self._socket),

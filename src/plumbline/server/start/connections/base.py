@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 from plumbline.contract.wire.errors import ApiError, envelope
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.start.connections.loop_share import LoopShare
-from plumbline.server.start.connections.pace import FRAMES, Pace
+from plumbline.server.start.connections.pace import FRAMES, ClientPace
 
-__all__ = ["Connection"]
+__all__ = ["ClientConnection"]
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
@@ -21,7 +21,7 @@ _MOST_LINGERING = 16
 """Refused connections that wait for their clients; more of them would take the descriptors of those that are served."""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection that is cut if its client does not read for `unread_timeout`."""
 
     unread_timeout = 300.0
@@ -30,12 +30,12 @@ class Connection(asyncio.Protocol):
     """The bytes that clients make this process hold; each configuration has its own."""
     share = LoopShare()
     """The time of the event loop; each configuration has its own."""
-    lingering: ClassVar[dict[Connection, None]] = {}
+    lingering: ClassVar[dict[ClientConnection, None]] = {}
     """Refused connections that wait for their clients to close them, the oldest first."""
-    paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
+    paces: ClassVar[WeakValueDictionary[str, ClientPace]] = WeakValueDictionary()
     """By client, while it has a connection; each configuration has its own."""
     pieces = FRAMES
-    _pace: Pace | None = None
+    _pace: ClientPace | None = None
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     client: tuple[str, int] | None
@@ -68,10 +68,10 @@ class Connection(asyncio.Protocol):
             self._unread_timer = None
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> ClientPace:
         """The pace of the client."""
         if self._pace is None:
-            self._pace = self.paces.get(self.held.client) or Pace(self.pieces)
+            self._pace = self.paces.get(self.held.client) or ClientPace(self.pieces)
             self.paces[self.held.client] = self._pace
         return self._pace
 

@@ -12,13 +12,13 @@ from weakref import WeakValueDictionary
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.loop_share import LoopShare
-from plumbline.server.start.connections.pace import Pace
+from plumbline.server.start.connections.pace import ClientPace
 from plumbline.server.start.connections.proxy_protocol import Announced
 from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.connections.websocket import WebSocketConnection
@@ -39,7 +39,7 @@ def configuration(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    refuse: Callable[[Any], Answer | None] | None = None,
+    refuse: Callable[[Any], WholeAnswer | None] | None = None,
     budget: ByteBudget | None = None,
     draining: Draining | None = None,
 ) -> uvicorn.Config:
@@ -50,7 +50,7 @@ def configuration(
         settings: the settings.
         host: the address to listen on, if the server gets no sockets.
         port: the port to listen on, if the server gets no sockets.
-        refuse: answers a request that no model has room for; see `Answer`.
+        refuse: answers a request that no model has room for; see `WholeAnswer`.
         budget: the bytes that clients may make the process hold.
         draining: whether the server stops.
     """
@@ -60,11 +60,11 @@ def configuration(
         max_connections = settings.max_connections
         header_timeout = settings.header_timeout
         max_ignored = 2 * settings.max_body_bytes
-        paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
+        paces: ClassVar[WeakValueDictionary[str, ClientPace]] = WeakValueDictionary()
 
     class Socket(WebSocketConnection):
         body_timeout = settings.body_timeout
-        paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
+        paces: ClassVar[WeakValueDictionary[str, ClientPace]] = WeakValueDictionary()
 
     Http.budget = Socket.budget = budget
     Http.share = Socket.share = LoopShare()
@@ -98,7 +98,9 @@ def configuration(
     return config
 
 
-def _behind_proxies(refuse: Callable[[Any], Answer | None], trusted: str) -> Callable[[Any], Answer | None]:
+def _behind_proxies(
+    refuse: Callable[[Any], WholeAnswer | None], trusted: str
+) -> Callable[[Any], WholeAnswer | None]:
     """Return `refuse` for requests as a trusted proxy passes them on; uvicorn does so for the application."""
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -106,7 +108,7 @@ def _behind_proxies(refuse: Callable[[Any], Answer | None], trusted: str) -> Cal
 
     forwarded: Any = ProxyHeadersMiddleware(nothing, trusted)
 
-    def refuse_forwarded(scope: Any) -> Answer | None:
+    def refuse_forwarded(scope: Any) -> WholeAnswer | None:
         if not _FORWARDED.isdisjoint(name for name, _ in scope["headers"]):
             with contextlib.suppress(StopIteration):
                 # It awaits `nothing` only. A second time it changes nothing.

@@ -12,10 +12,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from plumbline.contract.wire.errors import ApiError, engine_unavailable
-from plumbline.server.http.middleware.answers import Answer
+from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import Reservation
-from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.base import ClientConnection
 from plumbline.server.start.connections.loop_share import Timed
 from plumbline.server.start.connections.pace import CHUNKS
 from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
@@ -115,7 +115,7 @@ class _ClosingCycle(_Cycle):
         await super().send(message)
 
 
-class HttpConnection(Connection, HttpToolsProtocol):
+class HttpConnection(ClientConnection, HttpToolsProtocol):
     """HTTP/1.1 with refusals in the API's envelope; a request begins when the last answer was sent and read."""
 
     max_connections = 0
@@ -125,8 +125,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
     """Bytes that are read of a body after its answer; a client that is still sending would see a reset instead."""
     draining = Draining()
     """Whether the server stops; each configuration has its own."""
-    refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
-    """Answers a request that no model has room for; see `Answer`."""
+    refuse: Callable[[Any], WholeAnswer | None] = staticmethod(lambda scope: None)
+    """Answers a request that no model has room for; see `WholeAnswer`."""
     parsing = 0.0
     """Seconds in which the bytes of the running request were taken."""
     _next_line = 0.0
@@ -332,7 +332,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _answer(self, cycle: _Cycle, answer: Answer) -> None:
+    def _answer(self, cycle: _Cycle, answer: WholeAnswer) -> None:
         """Send a whole answer; uvicorn drops what still comes of the request's body."""
         head = [STATUS_LINE[answer.status]]
         for name, value in (*self.server_state.default_headers, *answer.headers):

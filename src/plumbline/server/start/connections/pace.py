@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["CHUNKS", "FRAMES", "Pace"]
+__all__ = ["CHUNKS", "FRAMES", "ClientPace"]
 
 FRAMES = (1_000, 256)
 """Frames of WebSockets in a second, and at once. The parser takes 25 µs for one, so this is a fortieth of a core."""
@@ -13,7 +13,7 @@ CHUNKS = (10_000, 2_048)
 """Chunks of bodies. One takes 3 to 5 µs, and clients may send thousands without malice."""
 
 
-class Pace:
+class ClientPace:
     """What one client may still send.
 
     Args:

@@ -11,7 +11,7 @@ from websockets.frames import Frame
 from plumbline.contract.wire.errors import ApiError
 from plumbline.contract.wire.incoming import HELD_FOR
 from plumbline.server.limits.held_bytes import LEAST_RATE, HeldMessage, Reservation
-from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.base import ClientConnection
 from plumbline.server.start.connections.frame_guard import (
     MAX_SMALL_FRAGMENTS,
     SLICE_FRAMES,
@@ -29,7 +29,7 @@ _POLICY = 1008
 """Status of a closed connection, RFC 6455, section 7.4.1."""
 
 
-class WebSocketConnection(Connection, WebSocketsSansIOProtocol):
+class WebSocketConnection(ClientConnection, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, which reads a message when there is room for it.
 
     The application always waits for the next event, so it learns at once that its client has left; what is not read

@@ -24,12 +24,12 @@ from plumbline.server.settings import OptionError, SettingsError
 from plumbline.server.start.engine_process.deaths import MOST_DEATHS, Deaths, Suspects, cause_of, kind_of
 from plumbline.server.start.engine_process.messages import (
     Cleared,
+    EngineReady,
+    EngineStart,
     Failed,
     Loading,
-    Planned,
-    Ready,
+    ModelsPlanned,
     Report,
-    Start,
     Text,
 )
 from plumbline.server.start.explain import StartError
@@ -55,7 +55,7 @@ class _Process:
         ended: takes the exit status, negative for a signal, when nothing of the process is left; called on a thread.
     """
 
-    def __init__(self, start: Start, take: Any, ended: Any) -> None:
+    def __init__(self, start: EngineStart, take: Any, ended: Any) -> None:
         reading, writing = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -121,7 +121,7 @@ class EngineProcess:
         start: what to load; the keeper fills in what is its own.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: EngineStart) -> None:
         self._folder = _private_folder()
         self._private = Path(self._folder.name)
         self.socket = self._private / "engine.sock"
@@ -133,7 +133,7 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._deaths, self._suspects = Deaths(), Suspects()
         self._has_text = False
-        self._ready: Ready | None = None
+        self._ready: EngineReady | None = None
         self._start_failure: Exception | None = None
         """What the loading thread has taken from the reports."""
         self._failure: Failed | None = None
@@ -159,7 +159,7 @@ class EngineProcess:
             self._next()
         return self._private / "text"
 
-    def ready(self) -> Ready:
+    def ready(self) -> EngineReady:
         """Wait until the engine takes requests.
 
         Raises:
@@ -177,7 +177,7 @@ class EngineProcess:
                     self._has_text = True
                 case Loading(stage, done, total):
                     report(stage, done, total)
-                case Ready():
+                case EngineReady():
                     self._ready = found
                 case int():
                     self._start_failure = _start_error(self._failure, found)
@@ -235,10 +235,10 @@ class EngineProcess:
                 self._suspects.clear(digest)
             case Failed():
                 self._failure = found
-            case Ready() if self._was_ready:
+            case EngineReady() if self._was_ready:
                 _log.warning("the engine has started again, in %.1f s", time.monotonic() - self._began)
             case _ if not self._was_ready:
-                self._was_ready = isinstance(found, Ready)
+                self._was_ready = isinstance(found, EngineReady)
                 self._reports.put(found)
             case _:
                 pass
@@ -303,7 +303,7 @@ class EngineProcess:
             _log.error("the history of the engine's process cannot be written: %s", error)
 
 
-def reported(start: Start) -> Planned:
+def reported(start: EngineStart) -> ModelsPlanned:
     """Run a process that plans the models of the settings, and return its report.
 
     Raises:
@@ -314,7 +314,7 @@ def reported(start: Start) -> Planned:
     failed: Failed | None = None
     while True:
         found = reports.get()
-        if isinstance(found, Planned):
+        if isinstance(found, ModelsPlanned):
             return found
         if isinstance(found, Failed):
             failed = found

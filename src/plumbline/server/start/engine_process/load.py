@@ -10,11 +10,11 @@ import msgspec
 
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.port.engine import Engine, EngineInfo
-from plumbline.server.loading.model import ServedModel, find_files, load, model_name
-from plumbline.server.loading.several import Plan
+from plumbline.server.loading.served_model import ServedModel, find_files, load, model_name
+from plumbline.server.loading.several import ServerPlan
 from plumbline.server.settings import Settings
 from plumbline.server.start.engine_process.keeper import EngineProcess, reported
-from plumbline.server.start.engine_process.messages import Start
+from plumbline.server.start.engine_process.messages import EngineStart
 
 __all__ = ["KeptEngine", "load_apart", "plan_apart"]
 
@@ -38,7 +38,7 @@ class KeptEngine(RemoteEngine):
 
 
 class _Elsewhere:
-    """See `plumbline.server.loading.model.Elsewhere`."""
+    """See `plumbline.server.loading.served_model.Elsewhere`."""
 
     def __init__(self, process: EngineProcess, settings: Settings) -> None:
         self._process = process
@@ -66,7 +66,7 @@ def load_apart(settings: Settings) -> ServedModel:
     if settings.models:  # Files of the hub are looked up once.
         settings = msgspec.structs.replace(settings, models=((name, str(gguf or folder)),))
     process = EngineProcess(
-        Start(
+        EngineStart(
             settings=settings,
             folder=str(folder),
             gguf=None if gguf is None else str(gguf),
@@ -84,6 +84,6 @@ def load_apart(settings: Settings) -> ServedModel:
         raise
 
 
-def plan_apart(settings: Settings) -> Plan:
+def plan_apart(settings: Settings) -> ServerPlan:
     """Plan the models of the settings in another process: it needs torch."""
-    return reported(Start(settings=settings)).plan
+    return reported(EngineStart(settings=settings)).plan

@@ -1,7 +1,7 @@
 """Define what the processes of an engine and of its keeper write to each other, one message of JSON per line.
 
-The keeper writes one `Start`, and keeps its end of the pipe open for as long as it lives. The engine's process writes
-reports.
+The keeper writes one `EngineStart`, and keeps its end of the pipe open for as long as it lives. The engine's process
+writes reports.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from plumbline.port.engine import EngineInfo
-from plumbline.server.loading.several import Plan
+from plumbline.server.loading.several import ServerPlan
 from plumbline.server.settings import Settings
 
-__all__ = ["Cleared", "Failed", "Loading", "Planned", "Ready", "Report", "Start", "Text"]
+__all__ = ["Cleared", "EngineReady", "EngineStart", "Failed", "Loading", "ModelsPlanned", "Report", "Text"]
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     """What to load. It comes on standard input: other users can see arguments and environments."""
 
     settings: Settings
@@ -40,14 +40,14 @@ class Text(msgspec.Struct, tag="text", frozen=True):
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
-    """A step of the start; see `plumbline.port.progress.Progress`."""
+    """A step of the start; see `plumbline.port.progress.LoadProgress`."""
 
     stage: str
     done: int
     total: int
 
 
-class Ready(msgspec.Struct, tag="ready", frozen=True):
+class EngineReady(msgspec.Struct, tag="ready", frozen=True):
     """The engine takes requests."""
 
     info: EngineInfo
@@ -71,10 +71,10 @@ class Cleared(msgspec.Struct, tag="cleared", frozen=True):
     digest: bytes
 
 
-class Planned(msgspec.Struct, tag="planned", frozen=True):
+class ModelsPlanned(msgspec.Struct, tag="planned", frozen=True):
     """The models of the settings."""
 
-    plan: Plan
+    plan: ServerPlan
 
 
-Report = Text | Loading | Ready | Failed | Cleared | Planned
+Report = Text | Loading | EngineReady | Failed | Cleared | ModelsPlanned

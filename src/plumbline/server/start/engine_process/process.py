@@ -22,18 +22,18 @@ import uvicorn
 from plumbline.base.workers.memory import kept_trimmed
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
-from plumbline.port.progress import Progress, report, watched
+from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.model_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
 from plumbline.server.start.engine_process.messages import (
     Cleared,
+    EngineReady,
+    EngineStart,
     Failed,
     Loading,
-    Planned,
-    Ready,
+    ModelsPlanned,
     Report,
-    Start,
     Text,
 )
 from plumbline.server.start.explain import explained
@@ -72,7 +72,7 @@ def main() -> int:
                 getattr(signal, name), _ignore
             )  # SIG_IGN would be that of processes started here as well.
     reports = _Reports(int(sys.argv[1]))
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
     keeper = _Keeper(start.private)
     configure(start.settings.log_format)
     faulthandler.enable()  # The log has the lines that ran when a kernel crashes.
@@ -80,7 +80,7 @@ def main() -> int:
         if not start.folder:
             from plumbline.server.loading.plan import plan
 
-            reports.send(Planned(plan(start.settings)))
+            reports.send(ModelsPlanned(plan(start.settings)))
             return 0
         engine, reason = _load(start, reports)
         with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
@@ -126,10 +126,10 @@ class _Keeper:
         os._exit(1)
 
 
-def _load(start: Start, reports: _Reports) -> tuple[WithAdmission, str]:
+def _load(start: EngineStart, reports: _Reports) -> tuple[WithAdmission, str]:
     """Load the engine, and report how far that is."""
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: LoadProgress) -> None:
         reports.send(Loading(progress.stage, progress.done, progress.total))
 
     folder, gguf = Path(start.folder), None if start.gguf is None else Path(start.gguf)
@@ -156,7 +156,7 @@ def _load(start: Start, reports: _Reports) -> tuple[WithAdmission, str]:
         return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
 
 
-def _may_compile(start: Start) -> bool:
+def _may_compile(start: EngineStart) -> bool:
     """Return whether the engine may need compiled kernels; what it is and runs on is known after seconds of imports."""
     settings = start.settings
     return (
@@ -192,7 +192,9 @@ def _end_without_memory(reports: _Reports) -> None:
     sys.unraisablehook = unraisable  # uvloop's callbacks cannot raise.
 
 
-async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Reports, keeper: _Keeper) -> int:
+async def _serve(
+    start: EngineStart, engine: WithAdmission, reason: str, reports: _Reports, keeper: _Keeper
+) -> int:
     make_collections_rare()
     _end_without_memory(reports)
     stopping = asyncio.Event()
@@ -210,7 +212,7 @@ async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Rep
     try:
         await engine.start()
         await host.start()
-        reports.send(Ready(engine.info, reason))
+        reports.send(EngineReady(engine.info, reason))
         while not stopping.is_set() and engine.stats().alive:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), _LOOK)

@@ -20,7 +20,7 @@ from plumbline.server.store.sql.conversation_rows import ConversationRows
 from plumbline.server.store.sql.response_rows import LEASE_SECONDS, response_record
 from plumbline.server.store.sql.tables import conversations, event_parts, responses
 
-__all__ = ["Expired", "LeaseRows"]
+__all__ = ["ExpiredLeases", "LeaseRows"]
 
 _BATCH = 32
 """Abandoned responses that end in one transaction."""
@@ -32,7 +32,7 @@ _NAMES = 500
 """Values in one statement."""
 
 
-class Expired:
+class ExpiredLeases:
     """Leases that have been seen expired.
 
     When the clock of the database is set forward, or the machine has slept, all leases expire at once, and processes
@@ -61,7 +61,7 @@ class Expired:
 class LeaseRows(ConversationRows):
     """The leases in the tables of responses and conversations."""
 
-    _expired: Expired
+    _expired: ExpiredLeases
     _releasing: set[asyncio.Task[None]]
 
     @property

@@ -15,7 +15,7 @@ from plumbline.server.store.interface import StoreUnavailableError
 from plumbline.server.store.records import StoreStats
 from plumbline.server.store.sql.chat_rows import ChatRows
 from plumbline.server.store.sql.database import Database
-from plumbline.server.store.sql.lease_rows import Expired, LeaseRows
+from plumbline.server.store.sql.lease_rows import ExpiredLeases, LeaseRows
 from plumbline.server.store.sql.sweep import Retention, Sizes, delete_expired, find_expired, sizes
 from plumbline.server.store.sql.tables import secrets
 from plumbline.server.store.sql.writer import GroupWriter
@@ -40,7 +40,7 @@ class SqlStore(LeaseRows, ChatRows):
         self._max_responses_per_owner = retention.max_responses_per_owner
         self._owned = {}
         self._unfinished, self._leased, self._releasing = set(), set(), set()
-        self._expired = Expired()
+        self._expired = ExpiredLeases()
         self._runner = token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []

@@ -17,7 +17,7 @@ from plumbline.server.store.sql.tables import (
     responses,
 )
 
-__all__ = ["Expired", "Retention", "Sizes", "bytes_of", "delete_expired", "find_expired", "sizes"]
+__all__ = ["ExpiredBatch", "Retention", "Sizes", "bytes_of", "delete_expired", "find_expired", "sizes"]
 
 _BATCH = 200
 """Chains, conversations or completions that are deleted in one transaction."""
@@ -52,7 +52,7 @@ class Sizes(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Expired(msgspec.Struct, frozen=True):
+class ExpiredBatch(msgspec.Struct, frozen=True):
     """A batch of expired records; false if empty."""
 
     threads: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Expired(msgspec.Struct, frozen=True):
         return bool(self.threads or self.conversations or self.chats)
 
 
-def find_expired(connection: sa.Connection, retention: Retention) -> Expired:
+def find_expired(connection: sa.Connection, retention: Retention) -> ExpiredBatch:
     """Find a batch of expired records, without deleting them.
 
     A chain of responses is kept or deleted as a whole, by the time of its newest one: without its beginning it could
@@ -71,10 +71,10 @@ def find_expired(connection: sa.Connection, retention: Retention) -> Expired:
     """
     newest = sa.func.max(responses.c.created_at)
     threads = sa.select(responses.c.thread).group_by(responses.c.thread)
-    expired = Expired()
+    expired = ExpiredBatch()
     if retention.max_age is not None:
         before = now() - retention.max_age
-        expired = Expired(
+        expired = ExpiredBatch(
             _names(connection, threads.having(newest < before).limit(_BATCH)),
             _names(
                 connection,
@@ -122,7 +122,7 @@ def _share_of_most(connection: sa.Connection, excess: int) -> tuple[str, int]:
     return owner, min(excess, max(ahead, excess // len(found), 1))
 
 
-def _oldest(connection: sa.Connection, owner: str, excess: int) -> Expired:
+def _oldest(connection: sa.Connection, owner: str, excess: int) -> ExpiredBatch:
     """Select the oldest records of an owner that make up so many bytes, or a batch of them."""
     thread, newest = responses.c.thread, sa.func.max(responses.c.created_at)
     of_kinds = (
@@ -147,10 +147,10 @@ def _oldest(connection: sa.Connection, owner: str, excess: int) -> Expired:
             break
         names[kind].append(name)
         excess -= size
-    return Expired(*map(tuple, names))
+    return ExpiredBatch(*map(tuple, names))
 
 
-def delete_expired(connection: sa.Connection, expired: Expired) -> None:
+def delete_expired(connection: sa.Connection, expired: ExpiredBatch) -> None:
     """Delete a batch, with its items. A chain that was continued meanwhile is deleted, too."""
     gone = sa.select(responses.c.id).where(responses.c.thread.in_(expired.threads))
     connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))

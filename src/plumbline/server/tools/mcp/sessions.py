@@ -25,7 +25,7 @@ from plumbline.server.tools.mcp.results import Redaction, read_result, read_tool
 from plumbline.server.tools.mcp.transport import MAX_BYTES, PinnedTransport, http_client
 from plumbline.server.tools.port import RemoteFailureError
 
-__all__ = ["MAX_LIST_BYTES", "MAX_TOOLS", "Limits", "McpCaller"]
+__all__ = ["MAX_LIST_BYTES", "MAX_TOOLS", "McpCaller", "McpLimits"]
 
 MAX_TOOLS = 512
 """Tools of one MCP server."""
@@ -40,7 +40,7 @@ _log = logging.getLogger("plumbline.tools")
 T = TypeVar("T")
 
 
-class Limits(msgspec.Struct, frozen=True):
+class McpLimits(msgspec.Struct, frozen=True):
     """How long an MCP server may take, in seconds."""
 
     connect: float = 10.0
@@ -58,10 +58,10 @@ class McpCaller:
         limits: the time limits.
     """
 
-    def __init__(self, hosts: AllowedHosts, limits: Limits | None = None) -> None:
+    def __init__(self, hosts: AllowedHosts, limits: McpLimits | None = None) -> None:
         self._hosts = hosts
         self._resolver = Resolver(hosts.connects)
-        self._limits = limits or Limits()
+        self._limits = limits or McpLimits()
         self._closing: set[asyncio.Task[None]] = set()
         for name in ("mcp", "httpx2", "httpcore2"):
             # They log URLs and what servers send, which may be credentials. All failures become errors of items.
@@ -84,7 +84,7 @@ class McpCaller:
 class McpSessions:
     """The sessions of one answer."""
 
-    def __init__(self, hosts: AllowedHosts, resolver: Resolver, limits: Limits) -> None:
+    def __init__(self, hosts: AllowedHosts, resolver: Resolver, limits: McpLimits) -> None:
         self._hosts = hosts
         self._resolver = resolver
         self._limits = limits
@@ -141,7 +141,9 @@ class McpSessions:
 class _Session:
     """One session, in a task of its own."""
 
-    def __init__(self, server: RemoteServer, hosts: AllowedHosts, resolver: Resolver, limits: Limits) -> None:
+    def __init__(
+        self, server: RemoteServer, hosts: AllowedHosts, resolver: Resolver, limits: McpLimits
+    ) -> None:
         self._server = server
         self._limits = limits
         self._transport = PinnedTransport(hosts, resolver, limits.connect, max(limits.listing, limits.call))

@@ -22,7 +22,7 @@ __all__ = [
     "FULL",
     "SLIDING",
     "Family",
-    "Heads",
+    "HeadShape",
     "Wrapped",
     "alike",
     "attention_bias",
@@ -60,7 +60,7 @@ class Family(NamedTuple):
     """The models of images and text whose text is of this family where their config does not name another."""
 
 
-class Heads(TypedDict):
+class HeadShape(TypedDict):
     """The shape of an attention."""
 
     heads: int
@@ -75,7 +75,7 @@ class Biases(TypedDict):
     o_bias: bool
 
 
-def heads(fields: Fields, head_dim: int | None = None, number: int | None = None) -> Heads:
+def heads(fields: Fields, head_dim: int | None = None, number: int | None = None) -> HeadShape:
     """Read the number and width of heads.
 
     Args:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from plumbline.engines.native.models.stored import StoredWeight
 
-__all__ = ["BLOCKS", "Blocks"]
+__all__ = ["BLOCKS", "BlockType"]
 
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The levels of IQ4_NL and IQ4_XS by their number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockType:
     """A type of blocks."""
 
     inputs: int
@@ -147,18 +147,18 @@ def _from_table(numbers: Tensor) -> Tensor:
     return torch.tensor(_LEVELS, dtype=torch.int8)[numbers.int()]
 
 
-BLOCKS: Mapping[int, Blocks] = MappingProxyType(
+BLOCKS: Mapping[int, BlockType] = MappingProxyType(
     {
-        2: Blocks(32, 18, 32, 4, _q4_0),
-        3: Blocks(32, 20, 32, 4, _q4_1),
-        6: Blocks(32, 22, 32, 8, _q5_0),
-        7: Blocks(32, 24, 32, 8, _q5_1),
-        8: Blocks(32, 34, 32, 8, _q8_0),
-        12: Blocks(256, 144, 32, 4, _q4_k),
-        13: Blocks(256, 176, 32, 8, _q5_k),
-        14: Blocks(256, 210, 16, 8, _q6_k),
-        20: Blocks(32, 18, 32, 8, _iq4_nl),
-        23: Blocks(256, 136, 32, 8, _iq4_xs),
+        2: BlockType(32, 18, 32, 4, _q4_0),
+        3: BlockType(32, 20, 32, 4, _q4_1),
+        6: BlockType(32, 22, 32, 8, _q5_0),
+        7: BlockType(32, 24, 32, 8, _q5_1),
+        8: BlockType(32, 34, 32, 8, _q8_0),
+        12: BlockType(256, 144, 32, 4, _q4_k),
+        13: BlockType(256, 176, 32, 8, _q5_k),
+        14: BlockType(256, 210, 16, 8, _q6_k),
+        20: BlockType(32, 18, 32, 8, _iq4_nl),
+        23: BlockType(256, 136, 32, 8, _iq4_xs),
     }
 )
 """The types that fit the kernels, by their number in the format."""

@@ -6,7 +6,7 @@ import torch
 
 from plumbline.engines.native.models.gguf.description import GgufModel
 from plumbline.engines.native.models.gguf.tensors import GgufTensors
-from plumbline.engines.native.models.loading.model import build, for_length
+from plumbline.engines.native.models.loading.model_folder import build, for_length
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline_kernels.cpu.library import Library
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from plumbline.engines.native.models.description import Dense, Experts, FeedForward
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import build_linear, in_order
-from plumbline.engines.native.models.loading.source import Source
+from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import (
     ApartNorms,
@@ -25,14 +25,18 @@ from plumbline_kernels.narrow import NarrowWeight, pack_narrow, stack_narrow
 __all__ = ["fetch_feed_forward"]
 
 
-def fetch_feed_forward(source: Source, prefix: str, block: FeedForward) -> DenseWeights | ExpertsWeights:
+def fetch_feed_forward(
+    source: WeightSource, prefix: str, block: FeedForward
+) -> DenseWeights | ExpertsWeights:
     """Fetch the weights of a layer's feed-forward block; the names of its tensors begin with `prefix`."""
     if isinstance(block, Dense):
         return _dense(source, prefix, block, source.names.gate_up, source.names.down)
     return _experts(source, prefix, block)
 
 
-def _dense(source: Source, prefix: str, block: Dense, gate_up: tuple[str, ...], down: str) -> DenseWeights:
+def _dense(
+    source: WeightSource, prefix: str, block: Dense, gate_up: tuple[str, ...], down: str
+) -> DenseWeights:
     hidden, width = source.description.hidden_size, block.width
     return DenseWeights(
         activation=block.activation,
@@ -44,7 +48,7 @@ def _dense(source: Source, prefix: str, block: Dense, gate_up: tuple[str, ...], 
     )
 
 
-def _experts(source: Source, prefix: str, block: Experts) -> ExpertsWeights:
+def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeights:
     names, hidden, router = source.names, source.description.hidden_size, block.router
     number, fp32 = (block.number,), torch.float32
     shared_gate = None
@@ -95,7 +99,12 @@ def _experts(source: Source, prefix: str, block: Experts) -> ExpertsWeights:
 
 
 def _stack(
-    source: Source, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+    source: WeightSource,
+    prefix: str,
+    names: tuple[str, ...],
+    block: Experts,
+    outputs: tuple[int, ...],
+    inputs: int,
 ) -> list[Linear] | Stack:
     """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack.
 
@@ -124,7 +133,12 @@ def _stack(
 
 
 def _experts_parts(
-    source: Source, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+    source: WeightSource,
+    prefix: str,
+    names: tuple[str, ...],
+    block: Experts,
+    outputs: tuple[int, ...],
+    inputs: int,
 ) -> Iterator[tuple[Tensor, Tensor | None, Grid | None]]:
     """Yield weight [out, in], bias [out] and grid of each expert."""
     number, width = block.number, sum(outputs)

@@ -12,21 +12,23 @@ from plumbline.engines.native.models.loading.projections import (
     parts_of_heads,
     parts_of_state_space,
 )
-from plumbline.engines.native.models.loading.source import Source
+from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.weights import AttentionWeights, DeltaWeights, LatentWeights, NormWeights
 
 __all__ = ["fetch_mixer"]
 
 
-def fetch_mixer(source: Source, prefix: str, shape: Mixer) -> AttentionWeights | LatentWeights | DeltaWeights:
+def fetch_mixer(
+    source: WeightSource, prefix: str, shape: Mixer
+) -> AttentionWeights | LatentWeights | DeltaWeights:
     """Fetch the weights of a layer's mixer; the names of its tensors begin with `prefix`."""
     if isinstance(shape, Attention):
         return _attention(source, prefix, shape)
     return _latent(source, prefix, shape) if isinstance(shape, Latent) else _delta(source, prefix, shape)
 
 
-def _attention(source: Source, prefix: str, shape: Attention) -> AttentionWeights:
+def _attention(source: WeightSource, prefix: str, shape: Attention) -> AttentionWeights:
     names, hidden, head_dim = source.names, source.description.hidden_size, shape.head_dim
     q_width, kv_width = shape.heads * head_dim, shape.written_heads * head_dim
     order = head_order(shape.rope, head_dim)
@@ -49,7 +51,7 @@ def _attention(source: Source, prefix: str, shape: Attention) -> AttentionWeight
     )
 
 
-def _delta(source: Source, prefix: str, shape: DeltaNet) -> DeltaWeights:
+def _delta(source: WeightSource, prefix: str, shape: DeltaNet) -> DeltaWeights:
     names, hidden, heads = source.names, source.description.hidden_size, (shape.value_heads,)
     widths: tuple[int, ...] = (shape.channels, shape.values, *heads, *heads)
     rows = None
@@ -78,7 +80,7 @@ def _delta(source: Source, prefix: str, shape: DeltaNet) -> DeltaWeights:
     )
 
 
-def _latent(source: Source, prefix: str, shape: Latent) -> LatentWeights:
+def _latent(source: WeightSource, prefix: str, shape: Latent) -> LatentWeights:
     names, hidden, rank = source.names, source.description.hidden_size, shape.rank
     width = shape.key_dim + shape.rope_dim
     order = head_order(shape.rope, shape.rope_dim)
@@ -108,14 +110,14 @@ def _latent(source: Source, prefix: str, shape: Latent) -> LatentWeights:
     )
 
 
-def _by_head(source: Source, weights: Tensor) -> Tensor | list[Linear]:
+def _by_head(source: WeightSource, weights: Tensor) -> Tensor | list[Linear]:
     """Prepare projections [H, in, out] of heads."""
     if source.library is None:
         return weights.contiguous()
     return [Linear(weight.t().contiguous(), None, source.library) for weight in weights]
 
 
-def _head_norms(source: Source, prefix: str, shape: Attention, order: Tensor | None) -> Tensor | None:
+def _head_norms(source: WeightSource, prefix: str, shape: Attention, order: Tensor | None) -> Tensor | None:
     """Fetch the weights of q and k norms, [H + KV, head_dim]."""
     if shape.head_norm is None:
         return None

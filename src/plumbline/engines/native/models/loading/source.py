@@ -13,10 +13,10 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import build_linear, in_order, merge, merge_grids
 from plumbline.engines.native.models.names import Names
 from plumbline.engines.native.models.stored import Grid
-from plumbline.engines.native.models.weights import NormWeights, Place
+from plumbline.engines.native.models.weights import LinearPlace, NormWeights
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["Fetch", "FetchStack", "Source"]
+__all__ = ["Fetch", "FetchStack", "WeightSource"]
 
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
 """Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
@@ -29,7 +29,7 @@ It takes the name, the shape [E, out, in], and whether it is stored as [E, in, o
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WeightSource:
     """Fetches norms and linear layers of a model, and lists the linear layers."""
 
     description: ModelDescription
@@ -43,7 +43,7 @@ class Source:
     device: torch.device
     fetch_stack: FetchStack | None = None
     """None where stacks are plain tensors."""
-    places: list[Place] = field(default_factory=list)
+    places: list[LinearPlace] = field(default_factory=list)
 
     @property
     def names(self) -> Names:
@@ -86,7 +86,7 @@ class Source:
             parts = in_order(*parts, rows)
         layer = build_linear(*parts, self.library, self.bits)
         widths = outputs if len(names) > 1 else (sum(outputs),)
-        self.places.append(Place(layer, tuple(prefix + name for name in names), widths, inputs, rows))
+        self.places.append(LinearPlace(layer, tuple(prefix + name for name in names), widths, inputs, rows))
         return layer
 
     def projection(

@@ -22,7 +22,7 @@ from plumbline.engines.native.models.operations.kernels import KernelStep
 from plumbline.engines.native.models.operations.step import Mix, Step
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels._backend import use_triton
-from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention_torch
+from plumbline_kernels.attention import AttentionBatch, RowSelection, paged_attention_torch
 from plumbline_kernels.experts import mix_torch
 from plumbline_kernels.latent import latent_queries_torch, latent_write_torch
 from plumbline_kernels.norm import add_torch, layer_norm_torch, rms_norm_torch, twice
@@ -49,7 +49,7 @@ class _TorchStep(Step):
         self,
         token_ids: Tensor,
         batch: AttentionBatch,
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> None:
         super().__init__(token_ids, batch, selection, given)
@@ -118,7 +118,7 @@ class _EagerBackend:
         token_ids: Tensor,
         batch: AttentionBatch,
         caches: list[KVCache],
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> Tensor:
         return loop(self.step(token_ids, batch, selection, given), caches)

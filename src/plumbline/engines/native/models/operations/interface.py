@@ -11,7 +11,7 @@ from torch import Tensor
 from plumbline.engines.native.models.description import Activation, Attention, DeltaNet, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, TokenInputWeights
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
 
@@ -193,7 +193,7 @@ class Backend(Protocol):
         token_ids: Tensor,
         batch: AttentionBatch,
         caches: list[KVCache],
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> Tensor:
         """Run a step: int64 [T] token ids to hidden states [R, D] of the selected tokens (None: of all).

@@ -19,7 +19,7 @@ from plumbline.engines.native.models.operations.interface import (
     TokenInputs,
 )
 from plumbline.engines.native.models.weights import ExpertsWeights
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu import layout as cpu
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.program import Program
@@ -48,7 +48,7 @@ class RecordedBackend:
         token_ids: Tensor,
         batch: AttentionBatch,
         caches: list[KVCache],
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> Tensor:
         """Run a step; the next step overwrites the result."""

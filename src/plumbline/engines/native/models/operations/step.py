@@ -21,7 +21,7 @@ from plumbline.engines.native.models.operations.interface import (
     TokenInputs,
 )
 from plumbline.engines.native.models.weights import ExpertsWeights
-from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.delta import (
     causal_conv,
     delta_gates,
@@ -75,7 +75,7 @@ class Step:
         self,
         token_ids: Tensor,
         batch: AttentionBatch,
-        selection: Selection | None,
+        selection: RowSelection | None,
         given: Tensor | None = None,
     ) -> None:
         self._token_ids, self._batch, self._selection, self._given = token_ids, batch, selection, given

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "Activation", "Norm", "RmsNorm", "Rotation", "attend", "rotation"]
+__all__ = ["ACTIVATIONS", "Activation", "LayerNorm", "RmsNorm", "Rotation", "attend", "rotation"]
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 """The activations of towers and projectors."""
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class LayerNorm:
     """A layer norm with a bias."""
 
     weight: Tensor

@@ -14,7 +14,7 @@ from plumbline.engines.native.models.vision.grid import PatchGrid
 from plumbline.engines.native.models.vision.interface import UnwantedError, Vision
 from plumbline.engines.native.models.vision.layers import (
     ACTIVATIONS,
-    Norm,
+    LayerNorm,
     RmsNorm,
     Rotation,
     attend,
@@ -43,7 +43,9 @@ class TowerEncoder:
         self._patches = Linear(kernel, fetch(f"{names.patches}.bias", (width,)) if tower.patch_bias else None)
         self._positions = weights.positions()
         self._class = fetch(names.class_row, (width,)).unsqueeze(0) if tower.class_row else None
-        self._first_norm: Norm | RmsNorm | None = weights.norm(names.first_norm) if names.first_norm else None
+        self._first_norm: LayerNorm | RmsNorm | None = (
+            weights.norm(names.first_norm) if names.first_norm else None
+        )
         self._read = vision.projector.layers_read(tower)
         self._layers = [weights.layer(index) for index in range(max(self._read))]
         self._activation = ACTIVATIONS[tower.activation]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.vision.description import Tower
-from plumbline.engines.native.models.vision.layers import Norm, RmsNorm
+from plumbline.engines.native.models.vision.layers import LayerNorm, RmsNorm
 
 __all__ = ["BOUNDS", "Fetch", "TowerLayer", "TowerWeights"]
 
@@ -59,12 +59,14 @@ class TowerWeights:
     def __init__(self, tower: Tower, fetch: Fetch) -> None:
         self._tower, self.fetch = tower, fetch
 
-    def norm(self, name: str, width: int | None = None) -> Norm | RmsNorm:
+    def norm(self, name: str, width: int | None = None) -> LayerNorm | RmsNorm:
         """Fetch a norm of the tower's kind, as wide as the tower by default."""
         shape, eps = (width or self._tower.hidden_size,), self._tower.eps
         weight = self.fetch(f"{name}.weight", shape)
         return (
-            RmsNorm(weight, eps) if self._tower.rms else Norm(weight, self.fetch(f"{name}.bias", shape), eps)
+            RmsNorm(weight, eps)
+            if self._tower.rms
+            else LayerNorm(weight, self.fetch(f"{name}.bias", shape), eps)
         )
 
     def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
@@ -103,7 +105,7 @@ class TowerWeights:
         tower, names = self._tower, self._tower.names
         prefix, width, inner = names.layer.format(index), tower.hidden_size, tower.heads * tower.head_dim
 
-        def norm(name: str, size: int = width) -> Norm | RmsNorm | None:
+        def norm(name: str, size: int = width) -> LayerNorm | RmsNorm | None:
             return self.norm(prefix + name, size) if name else None
 
         qkv = tuple(prefix + name for name in names.qkv)

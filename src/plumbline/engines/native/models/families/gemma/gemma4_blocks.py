@@ -14,7 +14,7 @@ from plumbline.engines.native.models.description import (
     Router,
     UnsupportedModelError,
 )
-from plumbline.engines.native.models.families.parts import FULL, SLIDING, Heads, attention_bias, windows
+from plumbline.engines.native.models.families.parts import FULL, SLIDING, HeadShape, attention_bias, windows
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 
@@ -95,7 +95,7 @@ def mixers(fields: Fields, types: Sequence[str], own: int) -> list[Attention]:
     ]
 
 
-def _shapes(fields: Fields, types: Sequence[str], *, with_kv_heads: bool) -> list[Heads]:
+def _shapes(fields: Fields, types: Sequence[str], *, with_kv_heads: bool) -> list[HeadShape]:
     """Read the shape of each layer's attention: `per_layer_config`, or the fields of layers with full attention."""
     number, kv_heads = fields.integer("num_attention_heads"), fields.integer("num_key_value_heads", 4)
     head_dim = fields.integer("head_dim", 256)
@@ -104,7 +104,7 @@ def _shapes(fields: Fields, types: Sequence[str], *, with_kv_heads: bool) -> lis
         wide["num_key_value_heads"] = fields.integer("num_global_key_value_heads")
     by_default = {str(layer): wide for layer, kind in enumerate(types) if kind == FULL}
     special = {int(layer): changes for layer, changes in fields.get("per_layer_config", by_default).items()}
-    shapes: list[Heads] = []
+    shapes: list[HeadShape] = []
     for layer in range(len(types)):
         shape = Fields({"num_key_value_heads": kv_heads, **special.get(layer, {})})
         width, key_heads = shape.integer("head_dim", head_dim), shape.integer("num_key_value_heads")

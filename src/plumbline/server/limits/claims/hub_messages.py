@@ -5,27 +5,27 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
-    "Answer",
-    "Claim",
     "Enter",
     "Find",
     "FromHub",
+    "HubAnswer",
     "Leave",
-    "Ready",
+    "LimitVerdict",
+    "NameClaim",
     "Release",
+    "ServerReady",
     "Take",
     "ToHub",
-    "Verdict",
 ]
 
 
-class Ready(msgspec.Struct, tag="ready", frozen=True):
+class ServerReady(msgspec.Struct, tag="ready", frozen=True):
     """The first message of an API server: it takes requests, and others reach it at this Unix socket."""
 
     address: str
 
 
-class Claim(msgspec.Struct, tag="claim", frozen=True):
+class NameClaim(msgspec.Struct, tag="claim", frozen=True):
     """Claim a name."""
 
     number: int
@@ -65,10 +65,10 @@ class Take(msgspec.Struct, tag="take", frozen=True):
     amount: int
 
 
-ToHub = Ready | Claim | Release | Find | Enter | Leave | Take
+ToHub = ServerReady | NameClaim | Release | Find | Enter | Leave | Take
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class LimitVerdict(msgspec.Struct, frozen=True):
     """Whether a request of a key is admitted."""
 
     refusal: str = ""
@@ -79,14 +79,14 @@ class Verdict(msgspec.Struct, frozen=True):
     """What is left of the budgets, as the headers of the answer have it."""
 
 
-class Answer(msgspec.Struct, tag="answer", frozen=True):
+class HubAnswer(msgspec.Struct, tag="answer", frozen=True):
     """The answer to the message of this number."""
 
     number: int
     granted: bool = False
     address: str = ""
     """Where the API server is reached that has the name, if it is another."""
-    verdict: Verdict | None = None
+    verdict: LimitVerdict | None = None
 
 
-FromHub = Answer
+FromHub = HubAnswer

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plumbline_training.texts.families import FAMILIES, value
-from plumbline_training.texts.sample import Call
+from plumbline_training.texts.sample import SampleCall
 from plumbline_training.texts.words import VERBS, Lexicon, side
 
 JSON_TYPES = {
@@ -34,7 +34,7 @@ KINDS = (
 
 
 @dataclass
-class Tool:
+class TrainingTool:
     """One tool: its schema as a client sends it, and the words of a request for it."""
 
     name: str
@@ -46,12 +46,12 @@ class Tool:
 
 
 @dataclass
-class Request:
+class ToolRequest:
     """A sentence that requests one call, and the call."""
 
     text: str
-    call: Call
-    tool: Tool
+    call: SampleCall
+    tool: TrainingTool
 
 
 def _show(v: Any) -> str:
@@ -91,20 +91,20 @@ def _schema(lx: Lexicon, name: str, about: str, params: dict[str, str], describe
     return {"type": "function", "function": function}
 
 
-def everyday(lx: Lexicon) -> Tool:
+def everyday(lx: Lexicon) -> TrainingTool:
     """Return a tool of an everyday family; for training only, because its names are in both splits."""
     family = lx.one(FAMILIES)
     name = lx.one(family.names.split())
     result = [(k, v) for k, _, v in (item.partition(":") for item in family.result.split())]
     schema = _schema(lx, name, family.about, family.params, lx.chance(0.4))
-    return Tool(name, family.about, family.params, family.asks.split("|"), result, schema)
+    return TrainingTool(name, family.about, family.params, family.asks.split("|"), result, schema)
 
 
 def _identifier(lx: Lexicon, parts: int) -> str:
     return lx.draw(lambda: "_".join(lx.words(parts, parts, invented=0.35)))
 
 
-def invented(lx: Lexicon, lean: bool = False) -> Tool:
+def invented(lx: Lexicon, lean: bool = False) -> TrainingTool:
     """Return an invented tool: verb and nouns for the name, random parameter names and types.
 
     A `lean` tool is short, so that a prompt can contain several to choose from.
@@ -140,7 +140,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
         )
         for _ in range(lx.rng.choice((1, 1, 1, 2, 2, 3)))
     ]
-    return Tool(
+    return TrainingTool(
         name,
         about,
         params,
@@ -196,13 +196,13 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
     ]
 
 
-def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
+def make_tool(lx: Lexicon, lean: bool = False) -> TrainingTool:
     return everyday(lx) if lx.split == "train" and lx.chance(0.2) else invented(lx, lean)
 
 
-def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> list[Tool]:
+def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> list[TrainingTool]:
     """Return tools with distinct names; half of the sets, or all with `short`, consist of lean tools."""
-    tools: dict[str, Tool] = {}
+    tools: dict[str, TrainingTool] = {}
     wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
     lean = short or lx.chance(0.5)
     if lean and low < high < 5:
@@ -213,17 +213,17 @@ def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> li
     return list(tools.values())
 
 
-def request(lx: Lexicon, tool: Tool, form: str | None = None) -> Request:
+def request(lx: Lexicon, tool: TrainingTool, form: str | None = None) -> ToolRequest:
     """Ask for one call of `tool`; arguments come in the order of the schema."""
     form = form or lx.one(tool.asks)
     arguments = {k: value(lx, kind) for k, kind in tool.params.items() if f"{{{k}}}" in form}
     text = form
     for key, v in arguments.items():
         text = text.replace(f"{{{key}}}", _show(v))
-    return Request(text, Call(tool.name, arguments), tool)
+    return ToolRequest(text, SampleCall(tool.name, arguments), tool)
 
 
-def thought_for(requests: list[Request]) -> str:
+def thought_for(requests: list[ToolRequest]) -> str:
     """Return a thought that names the fitting tools and arguments."""
     parts = []
     for r in requests:
@@ -232,7 +232,7 @@ def thought_for(requests: list[Request]) -> str:
     return " ".join(parts)
 
 
-def parallel(lx: Lexicon, tools: list[Tool]) -> tuple[str, list[Request]]:
+def parallel(lx: Lexicon, tools: list[TrainingTool]) -> tuple[str, list[ToolRequest]]:
     """Return a message that needs two or three calls: one tool with several values, or several tools."""
     with_params = [t for t in tools if t.params]
     if with_params and (len(tools) == 1 or lx.chance(0.5)):
@@ -258,7 +258,7 @@ def parallel(lx: Lexicon, tools: list[Tool]) -> tuple[str, list[Request]]:
     return lx.one((" ", "\n", " Then: ", " Also: ", " And: ")).join(r.text for r in requests), requests
 
 
-def result_for(lx: Lexicon, tool: Tool) -> tuple[str, str, list[str]]:
+def result_for(lx: Lexicon, tool: TrainingTool) -> tuple[str, str, list[str]]:
     """Return a tool result, a sentence that reports it, and the values that the sentence must contain."""
     if lx.chance(0.06):
         error = " ".join(lx.words(2, 4, invented=0.2))

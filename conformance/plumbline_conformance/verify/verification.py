@@ -24,9 +24,9 @@ from plumbline_conformance.console.options import AtLeastOne, Describe, Unusable
 from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
 from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
-from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.suite.scenario import Request, Target
 from plumbline_conformance.transcript.answer_fold import fold
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.verify.causes import (
     Cause,
     Probes,
@@ -39,7 +39,7 @@ from plumbline_conformance.verify.causes import (
 from plumbline_conformance.verify.formats import html, junit, lines
 from plumbline_conformance.verify.report import Asked, Findings, findings_of
 from plumbline_conformance.verify.samples import (
-    Result,
+    AnswerFacts,
     Row,
     line_of,
     read_results,
@@ -47,13 +47,13 @@ from plumbline_conformance.verify.samples import (
     result_of,
 )
 
-__all__ = ["Rows", "run_verify", "verify"]
+__all__ = ["VerifiedRows", "run_verify", "verify"]
 
 
 _rows = partial(Describe, "against rows")
 
 
-class Rows(OptionGroup, frozen=True, kw_only=True):
+class VerifiedRows(OptionGroup, frozen=True, kw_only=True):
     """What is asked of each row, and what the answers are compared with."""
 
     baselines: Annotated[
@@ -117,7 +117,7 @@ class _Asking:
         self._file = file
         self._turn = asyncio.Semaphore(concurrency)
 
-    async def ask(self, row: Row, send: Any) -> Result:
+    async def ask(self, row: Row, send: Any) -> AnswerFacts:
         """Send a row once."""
         body = {**row.body, **self._fields, "model": self._target.model}
         if body.get("stream") is True and isinstance(body.get("stream_options", {}), dict):
@@ -133,13 +133,13 @@ class _Asking:
         return result
 
 
-def _result(row: Row, exchange: Exchange) -> Result:
+def _result(row: Row, exchange: Exchange) -> AnswerFacts:
     if exchange.error is not None:
-        return Result(row=row.number, error=exchange.error[:500])
+        return AnswerFacts(row=row.number, error=exchange.error[:500])
     if exchange.status != 200:
         error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
         message = error.get("message") if isinstance(error, dict) else ""
-        return Result(row=row.number, error=f"status {exchange.status}: {message}"[:500])
+        return AnswerFacts(row=row.number, error=f"status {exchange.status}: {message}"[:500])
     return result_of(row, fold("chat", exchange))
 
 
@@ -172,7 +172,7 @@ def _response(exchange: Exchange) -> Any:
 async def verify(
     target: Target,
     samples: Path,
-    wanted: Rows,
+    wanted: VerifiedRows,
     readers: Readers | None,
     shown: Progress | None = None,
     *,
@@ -201,7 +201,7 @@ async def verify(
             raise UnusableInput(str(error)) from None
     fields = wanted.fields
     rows = {row.number: row for row in read_samples(samples)}
-    baseline: dict[int, list[Result]] = {number: [] for number in rows}
+    baseline: dict[int, list[AnswerFacts]] = {number: [] for number in rows}
     for path in wanted.baselines:
         for result in read_results(path, rows):
             baseline[result.row].append(result)
@@ -219,14 +219,14 @@ async def verify(
         asking = _Asking(target, fields, file, concurrency)
         task = None if shown is None else shown.add_task("", total=len(chosen) * wanted.repeats)
 
-        async def one(row: Row) -> Result:
+        async def one(row: Row) -> AnswerFacts:
             result = await asking.ask(row, send)
             if shown is not None and task is not None:
                 shown.advance(task)
             return result
 
         answers = await asyncio.gather(*(one(row) for _ in range(wanted.repeats) for row in chosen))
-        server: dict[int, list[Result]] = {row.number: [] for row in chosen}
+        server: dict[int, list[AnswerFacts]] = {row.number: [] for row in chosen}
         for result in answers:
             server[result.row].append(result)
         asked = [
@@ -238,7 +238,7 @@ async def verify(
         return findings_of(asked, await _causes(asked, probes, name), name)
 
 
-def _read(wanted: Rows, readers: Readers | None, template: str) -> Read | None:
+def _read(wanted: VerifiedRows, readers: Readers | None, template: str) -> Read | None:
     if readers is None or (wanted.tool_parser == "auto" and not template):
         return None
     return readers(wanted.tool_parser, wanted.reasoning_parser, template)
@@ -274,7 +274,7 @@ def _without_version(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _command(target: Target, samples: Path, wanted: Rows, row: Row) -> str:
+def _command(target: Target, samples: Path, wanted: VerifiedRows, row: Row) -> str:
     parts = ["plumbline", "compare", redacted_url(target.base_url), str(samples)]
     parts += ["--row", str(row.number), "--model", target.model]
     for path in wanted.baselines:
@@ -287,7 +287,7 @@ def _command(target: Target, samples: Path, wanted: Rows, row: Row) -> str:
 def run_verify(
     target: Target,
     samples: Path,
-    wanted: Rows,
+    wanted: VerifiedRows,
     readers: Readers | None,
     *,
     out: Console,

@@ -18,14 +18,14 @@ from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.vectors.compare import NotCompared, WrongAnswer
 from plumbline_conformance.vectors.questions import FOLDER, SUITES, Question, counts, questions
-from plumbline_conformance.vectors.runner import NoRunner, Runner
+from plumbline_conformance.vectors.runner import NoRunner, VectorRunner
 
-__all__ = ["Difference", "Score", "Scores", "VectorsCommand"]
+__all__ = ["Score", "Scores", "VectorsCommand", "WrongVector"]
 
 _RIGHT, _WRONG, _SKIPPED = "right", "wrong", "skipped"
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class WrongVector(msgspec.Struct, frozen=True, kw_only=True):
     """One wrong answer."""
 
     id: str
@@ -54,7 +54,7 @@ class Scores(msgspec.Struct, kw_only=True):
     name: str
     version: str
     scores: list[Score]
-    differences: list[Difference]
+    differences: list[WrongVector]
 
 
 _vectors = partial(Describe, "vectors")
@@ -116,10 +116,10 @@ def _asked(command: str, wanted: Sequence[Question], timeout: float) -> Scores:
         raise NoRunner(f"--run cannot be read: {error}") from None
     if not words:
         raise NoRunner("--run is empty: give the command that starts the runner.")
-    runner = Runner(words, timeout)
+    runner = VectorRunner(words, timeout)
     try:
         found: dict[tuple[str, str], Score] = {}
-        differences: list[Difference] = []
+        differences: list[WrongVector] = []
         for question in wanted:
             score = found.setdefault(
                 (question.suite, question.group), Score(suite=question.suite, group=question.group)
@@ -132,7 +132,7 @@ def _asked(command: str, wanted: Sequence[Question], timeout: float) -> Scores:
         runner.close()
 
 
-def _count(score: Score, differences: list[Difference], question: Question, runner: Runner) -> None:
+def _count(score: Score, differences: list[WrongVector], question: Question, runner: VectorRunner) -> None:
     answer = runner.ask(question.line)
     try:
         if "skipped" in answer:
@@ -147,7 +147,7 @@ def _count(score: Score, differences: list[Difference], question: Question, runn
         score.wrong += 1
         score.law[1] += question.source == "law"
         differences.append(
-            Difference(id=question.id, title=question.title, rules=question.rules, why=str(wrong))
+            WrongVector(id=question.id, title=question.title, rules=question.rules, why=str(wrong))
         )
     else:
         score.right += 1

@@ -21,16 +21,16 @@ from rich.markup import escape
 from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.http import exchange_of, sender
 from plumbline_conformance.console.options import UnusableInput
-from plumbline_conformance.exact.answer import Answer, Surface, answer_of
+from plumbline_conformance.exact.answer import ReceivedAnswer, Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.requests import Requester, no_message
 from plumbline_conformance.exact.scripts import Script, ScriptSet, load
 from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.suite.scenario import Request, Target
 
-__all__ = ["Outcome", "ask", "run_exact"]
+__all__ = ["ExactOutcome", "ask", "run_exact"]
 
 _LIMITS: dict[Surface, str] = {
     "chat": "max_tokens",
@@ -43,7 +43,7 @@ _SHOWN = 5
 """Examples of one facet that are printed."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ExactOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run; `--json` writes it."""
 
     reads: dict[Surface, Reads]
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 async def ask(
     target: Target, found: ScriptSet, *, concurrency: int = 4, patience: float = 60.0
-) -> Outcome | None:
+) -> ExactOutcome | None:
     """Send every script to every API; return None if the server cannot be reached or does not have any of the APIs."""
     async with sender(target, patience) as send:
         requester = Requester(target.model, found, send, asyncio.Semaphore(concurrency))
@@ -72,7 +72,7 @@ async def ask(
                 for script in found.scripts
             )
         )
-    return Outcome(
+    return ExactOutcome(
         reads=reads,
         checked=sum(each.checked for each in seen),
         compared=sum(each.compared for each in seen),
@@ -114,7 +114,7 @@ class _Comparison:
         wanted = demanded(self._found, script, surface, self._reads)
         exact = wanted is not None and wanted.content == script.output
 
-        def compare(how: str, answer: Answer) -> Iterator[Miss]:
+        def compare(how: str, answer: ReceivedAnswer) -> Iterator[Miss]:
             if wanted is not None:
                 seen.checked += 1
                 yield from misses(script, surface, how, wanted, answer, exact=exact)
@@ -122,7 +122,7 @@ class _Comparison:
         await self._pair(seen, script, "whole", {}, compare, exact=exact)
         if script.stop and exact and surface != "responses":
 
-            def compare_stopped(how: str, answer: Answer) -> Iterator[Miss]:
+            def compare_stopped(how: str, answer: ReceivedAnswer) -> Iterator[Miss]:
                 assert wanted is not None
                 seen.checked += 1
                 shorter = stopped(wanted, script.stop)
@@ -131,7 +131,7 @@ class _Comparison:
             await self._pair(seen, script, "stopped", {"stop": [*script.stop]}, compare_stopped, exact=True)
         if script.max_tokens is not None:
 
-            def compare_cut(how: str, answer: Answer) -> Iterator[Miss]:
+            def compare_cut(how: str, answer: ReceivedAnswer) -> Iterator[Miss]:
                 if not self._found.is_open(script):
                     seen.checked += 1
                     yield from cut_short(script, surface, wanted, answer, exact=exact)
@@ -146,12 +146,12 @@ class _Comparison:
         script: Script,
         how: str,
         more: dict[str, Any],
-        compare: Callable[[str, Answer], Iterator[Miss]],
+        compare: Callable[[str, ReceivedAnswer], Iterator[Miss]],
         *,
         exact: bool,
     ) -> None:
         """Send one request whole and streamed; compare each with the script, and one with the other."""
-        answers: list[Answer] = []
+        answers: list[ReceivedAnswer] = []
         for stream in (False, True):
             name = "streamed" if stream and how == "whole" else how
             exchange = await self._requester.ask(self._surface, script, stream=stream, **more)

@@ -12,8 +12,8 @@ from plumbline_conformance.sdk.calls import call_of
 from plumbline_conformance.sdk.driver import Driver, quiet
 from plumbline_conformance.sdk.replay import Replay, replaying
 from plumbline_conformance.suite.client_claims import CLAIMS
-from plumbline_conformance.suite.model import Problem
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.scenario import Problem
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["claims_of", "read_again", "why_not"]
 

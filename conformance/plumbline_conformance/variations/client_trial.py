@@ -21,11 +21,11 @@ from plumbline_conformance.console.options import AtLeastOne, Describe, OptionEr
 from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.reports.conclude import File
 from plumbline_conformance.reports.formats.text import printable
-from plumbline_conformance.variations.cases import CASES, Case
-from plumbline_conformance.variations.http import Server, serving
+from plumbline_conformance.variations.cases import CASES, LegalAnswer
+from plumbline_conformance.variations.http import VariationServer, serving
 from plumbline_conformance.variations.script import EXPECTED, MODEL
 
-__all__ = ["ClientCommand", "Outcome", "markdown"]
+__all__ = ["ClientCommand", "ClientOutcome", "markdown"]
 
 _KEY = "sk-none"
 _MOST_PRINTED = 64 * 1024
@@ -35,7 +35,7 @@ _PATIENCE = 2.0
 """Seconds for the last words of a program that has ended."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ClientOutcome(msgspec.Struct, frozen=True):
     """What a client did in one case."""
 
     case: str
@@ -110,7 +110,7 @@ class ClientCommand(Command, frozen=True, kw_only=True):
         return int(bool(broken))
 
 
-def _chosen(names: Sequence[str]) -> list[Case]:
+def _chosen(names: Sequence[str]) -> list[LegalAnswer]:
     """Return the cases of these names, and the one without a variation first; all if there are no names."""
     known = {case.slug: case for case in CASES}
     for name in names:
@@ -119,7 +119,9 @@ def _chosen(names: Sequence[str]) -> list[Case]:
     return list(dict.fromkeys([CASES[0], *(known[name] for name in names)])) if names else list(CASES)
 
 
-async def _outcomes(command: ClientCommand, cases: Sequence[Case], out: Console) -> list[Outcome] | None:
+async def _outcomes(
+    command: ClientCommand, cases: Sequence[LegalAnswer], out: Console
+) -> list[ClientOutcome] | None:
     async with _listening(command.port) as server:
         if not command.words:
             out.print(f"Listening on {server.root}. The cases: {server.root}/cases", highlight=False)
@@ -145,7 +147,7 @@ async def _outcomes(command: ClientCommand, cases: Sequence[Case], out: Console)
             return None
         turn = asyncio.Semaphore(command.jobs)
 
-        async def one(case: Case) -> Outcome:
+        async def one(case: LegalAnswer) -> ClientOutcome:
             async with turn:
                 return _outcome(case, await _program(command, server, case))
 
@@ -153,7 +155,7 @@ async def _outcomes(command: ClientCommand, cases: Sequence[Case], out: Console)
 
 
 @asynccontextmanager
-async def _listening(port: int) -> AsyncIterator[Server]:
+async def _listening(port: int) -> AsyncIterator[VariationServer]:
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(serving(port))
@@ -162,11 +164,11 @@ async def _listening(port: int) -> AsyncIterator[Server]:
         yield server
 
 
-def _outcome(case: Case, error: str) -> Outcome:
-    return Outcome(case.slug, case.name, case.allowed_by, error)
+def _outcome(case: LegalAnswer, error: str) -> ClientOutcome:
+    return ClientOutcome(case.slug, case.name, case.allowed_by, error)
 
 
-async def _program(command: ClientCommand, server: Server, case: Case) -> str:
+async def _program(command: ClientCommand, server: VariationServer, case: LegalAnswer) -> str:
     """Run the program for a case; return why it fails, in one line."""
     variables = {
         **os.environ,
@@ -225,7 +227,7 @@ async def _read(stream: asyncio.StreamReader, last: bytearray) -> None:
         del last[:-_MOST_PRINTED]
 
 
-def markdown(found: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
+def markdown(found: Sequence[tuple[str, Sequence[ClientOutcome]]]) -> str:
     """Return a table of the cases that break a client, with a column for each client."""
     errors = {name: {one.case: one.error for one in outcomes} for name, outcomes in found}
     cases = {one.case: one for _, outcomes in found for one in outcomes}

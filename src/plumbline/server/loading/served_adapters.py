@@ -10,13 +10,13 @@ from plumbline.engines.adapters import CONFIG
 from plumbline.port.engine import Engine, RefusedRequestError
 from plumbline.server.settings import Settings, SettingsError
 
-__all__ = ["Adapters"]
+__all__ = ["ServedAdapters"]
 
 _SHOWN = 200
 """Characters of a path that a message repeats."""
 
 
-class Adapters:
+class ServedAdapters:
     """The adapters of one served model, by their names.
 
     Args:

@@ -22,10 +22,10 @@ from rich.live import Live
 
 from plumbline_conformance.console.options import OptionError, UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header, Recorder
+from plumbline_conformance.recording.file import Recorder, RecordingHeader
 from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.reports.conclude import Outputs, conclude
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.watch.display import picture, print_violation
 from plumbline_conformance.watch.live import Tally, judge_live, kind_of
 from plumbline_conformance.watch.process import Inbox, Listening, Passing, ProxyProcess, Seen, Unable
@@ -157,7 +157,7 @@ def run_watch(
     """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
-    header = Header.of(upstream, "whatever was asked for", by="watch")
+    header = RecordingHeader.of(upstream, "whatever was asked for", by="watch")
     began = time.monotonic()
     try:
         if not port.isdigit() or int(port) > 65535:

@@ -13,17 +13,17 @@ import msgspec
 
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.recording.redaction import concealed, redacted
 from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.suite.client_claims import claim_of, title_of
 from plumbline_conformance.suite.contract import page_of, rules
-from plumbline_conformance.suite.model import Problem, broken_rules
+from plumbline_conformance.suite.scenario import Problem, broken_rules
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = [
     "FORMAT",
@@ -122,7 +122,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a run."""
 
-    run: Header
+    run: RecordingHeader
     results: list[Result]
     rules: dict[str, Rule]
     """The rules of checks that do not pass."""
@@ -155,7 +155,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(
-    run: Header,
+    run: RecordingHeader,
     transcripts: Sequence[Transcript],
     findings: Sequence[Finding],
     *,

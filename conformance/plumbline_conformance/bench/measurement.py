@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from plumbline_conformance.bench.dialects import APIS
-from plumbline_conformance.bench.load import Load, Run, apply
+from plumbline_conformance.bench.load import Load, LoadRun, apply
 from plumbline_conformance.bench.page import page
 from plumbline_conformance.bench.prompts import Lengths, lengths_of, prompts, read_prompts
 from plumbline_conformance.bench.sample import Sender
@@ -33,7 +33,7 @@ from plumbline_conformance.console.options import (
     UnusableInput,
 )
 from plumbline_conformance.reports.conclude import File
-from plumbline_conformance.suite.model import SEED, Target
+from plumbline_conformance.suite.scenario import SEED, Target
 
 __all__ = ["BenchCommand"]
 
@@ -210,7 +210,7 @@ async def _measure(plan: _Plan, out: Console) -> list[Point]:
         ]
         points = []
         for load in plan.loads:
-            runs: list[list[Run]] = [[] for _ in senders]
+            runs: list[list[LoadRun]] = [[] for _ in senders]
             for number in range(plan.rounds):
                 # In turn, A B A B …: both meet the same noise of the machine.
                 for sender, found in zip(senders, runs, strict=True):
@@ -223,7 +223,7 @@ async def _measure(plan: _Plan, out: Console) -> list[Point]:
     return points
 
 
-async def _round(plan: _Plan, load: Load, sender: Sender, number: int) -> Run:
+async def _round(plan: _Plan, load: Load, sender: Sender, number: int) -> LoadRun:
     # All servers get the same prompts in a round, and every round others.
     seed = plan.command.seed * 1_000_003 + number
     asked = prompts(seed, plan.words, plan.answers, plan.given)

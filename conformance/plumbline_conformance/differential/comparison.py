@@ -31,8 +31,8 @@ from plumbline_conformance.recording.redaction import concealed, redacted_exchan
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.runner.preflight import discovered
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import Request, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Outcome", "Servers", "differences", "run_diff"]
 

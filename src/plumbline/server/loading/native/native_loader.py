@@ -11,8 +11,8 @@ import torch
 
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
-from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.models import (
@@ -38,7 +38,7 @@ from plumbline.server.loading.native.memory import (
     num_snapshots,
     recorded_bytes,
 )
-from plumbline.server.loading.native.model import (
+from plumbline.server.loading.native.native_model import (
     NativeModel,
     compiled,
     describe_model,

@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plumbline.engines.adapters import WEIGHTS, read_config
-from plumbline.engines.native.models.adapters.config import AdapterConfig, AdapterError
+from plumbline.engines.native.models.adapters.adapter_config import AdapterConfig, AdapterError
 from plumbline.engines.native.models.names import Names
-from plumbline.engines.native.models.weights import Place
+from plumbline.engines.native.models.weights import LinearPlace
 from plumbline_kernels.lora import padded_rank
 
 __all__ = ["AdapterPart", "read_adapter"]
@@ -36,7 +36,7 @@ _SHOWN = 200
 class AdapterPart:
     """What an adapter adds at one linear layer."""
 
-    place: Place
+    place: LinearPlace
     down: Tensor
     """[rank, in], the rank padded with zeros (`padded_rank`)."""
     up: Tensor
@@ -45,7 +45,7 @@ class AdapterPart:
 
 def read_adapter(
     folder: Path,
-    places: list[Place],
+    places: list[LinearPlace],
     names: Names,
     *,
     max_rank: int,
@@ -82,7 +82,7 @@ class _Reader:
     """The tensors of one file, by module."""
 
     def __init__(
-        self, config: AdapterConfig, file: Any, places: list[Place], names: Names, max_rank: int
+        self, config: AdapterConfig, file: Any, places: list[LinearPlace], names: Names, max_rank: int
     ) -> None:
         self._config, self._file, self._places, self._max_rank = config, file, places, max_rank
         known = {name: index for index, place in enumerate(places) for name in place.names}

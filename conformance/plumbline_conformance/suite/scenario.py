@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = [
     "CAPABILITIES",
@@ -31,7 +31,7 @@ __all__ = [
     "Broken",
     "Capability",
     "Check",
-    "Claim",
+    "CheckSummary",
     "Inconclusive",
     "Law",
     "NotRequested",
@@ -227,7 +227,7 @@ AnswerKind = Literal["", "whole", "stream", "either", "refusal"]
 """The answers that a law is about; `either` is whole answers and streams. Empty for a check that is not a law."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a check that reports show. The checks of official clients (`sdk`) have only this part."""
 
     id: str
@@ -242,7 +242,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the result depends on sampling, so that it is worth further attempts."""
 
 
-class Check(Claim, frozen=True, kw_only=True):
+class Check(CheckSummary, frozen=True, kw_only=True):
     """One claim about the transcript of a scenario."""
 
     judge: Judge

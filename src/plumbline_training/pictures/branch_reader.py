@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.pocket.folder import text_weights
-from plumbline.pocket.network import Network, Shape, rotary_tables
+from plumbline.pocket.network import Network, PocketShape, rotary_tables
 from plumbline_training.pictures.conversation import TalkBatch
 
 
@@ -20,7 +20,7 @@ class Reader:
     """
 
     def __init__(self, folder: Path, image_token: int) -> None:
-        self.network = Network(Shape(), dtype=torch.float32)
+        self.network = Network(PocketShape(), dtype=torch.float32)
         self.network.load_state_dict({n: w.float() for n, w in text_weights(folder).items()}, strict=True)
         self.network.requires_grad_(False)
         self.image_token = image_token

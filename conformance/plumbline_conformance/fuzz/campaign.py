@@ -22,16 +22,16 @@ from rich.markup import escape
 from plumbline_conformance.client.http import exchange_of, sender
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.console.terminal import INTERRUPTED
-from plumbline_conformance.fuzz.claims import Claim, claims
-from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
+from plumbline_conformance.fuzz.claims import Violation, claims
+from plumbline_conformance.fuzz.strategies import MODES, FuzzedOperation, operations, requests
 from plumbline_conformance.judge.redacted_findings import shows_secrets
 from plumbline_conformance.recording.redaction import concealed, redacted_exchange, redacted_url, secrets_of
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.formats.text import printable
-from plumbline_conformance.runner.preflight import Found, found_by
+from plumbline_conformance.runner.preflight import PreflightResult, found_by
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import Request, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.suite.scenario import Request, Target
+from plumbline_conformance.transcript.exchange import Exchange
 
 __all__ = ["Counterexample", "chosen", "search"]
 
@@ -46,7 +46,7 @@ class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
 
     operation: str
     mode: str
-    claim: Claim
+    claim: Violation
     command: str
 
 
@@ -54,7 +54,7 @@ class _Prober:
     """Send the requests of one search, and count the answers."""
 
     def __init__(
-        self, send: Callable[[Request], Exchange], operation: Operation, secrets: Sequence[str]
+        self, send: Callable[[Request], Exchange], operation: FuzzedOperation, secrets: Sequence[str]
     ) -> None:
         self._send = send
         self._operation = operation
@@ -71,7 +71,7 @@ class _Prober:
         """
         return _bytes_of(request) not in self._harmless
 
-    def new(self, request: Request) -> list[Claim]:
+    def new(self, request: Request) -> list[Violation]:
         """Send the request; return the violated properties that are not reported yet."""
         self.sent += 1
         exchange = self._send(request)
@@ -79,17 +79,19 @@ class _Prober:
         found = self._redacted_claims(exchange, list(claims(self._operation, exchange)))
         if exchange.status == 0 and not self._alive():
             found = [
-                Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
+                Violation(
+                    name="alive", expected="a server that is alive afterwards", actual="it answers nothing"
+                )
             ]
         new = [claim for claim in found if claim.name not in self.known]
         if not new:
             self._harmless.add(_bytes_of(request))
         return new
 
-    def _redacted_claims(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
+    def _redacted_claims(self, exchange: Exchange, found: list[Violation]) -> list[Violation]:
         """Return the claims without credentials that the answer repeats."""
         covered = redacted_exchange(exchange, self._secrets)
-        again: dict[str, Claim] = {}
+        again: dict[str, Violation] = {}
         if found and shows_secrets(exchange, covered):
             again = {claim.name: claim for claim in claims(self._operation, covered)}
         # Redact the texts as well: a key split over two events of a stream is complete only in them.
@@ -104,12 +106,12 @@ def _bytes_of(request: Request) -> tuple[bytes, ...]:
     return (request.content or b"", *(f"{name}:{value}".encode() for name, value in request.headers.items()))
 
 
-def _concealed(claim: Claim, secrets: Sequence[str]) -> Claim:
+def _concealed(claim: Violation, secrets: Sequence[str]) -> Violation:
     name, expected, actual = (concealed(text, secrets) for text in (claim.name, claim.expected, claim.actual))
     return msgspec.structs.replace(claim, name=name, expected=expected, actual=actual)
 
 
-def chosen(names: Sequence[str]) -> list[Operation]:
+def chosen(names: Sequence[str]) -> list[FuzzedOperation]:
     """Return the operations of these ids; all if there are none.
 
     Raises:
@@ -127,7 +129,7 @@ def search(
     examples: int,
     seed: int,
     out: Console,
-    wanted: Sequence[Operation],
+    wanted: Sequence[FuzzedOperation],
     patience: float = 30.0,
     json_file: Path | None = None,
 ) -> int:
@@ -182,7 +184,7 @@ class _Tally(msgspec.Struct):
 
 
 def _search_all(
-    wanted: Sequence[Operation],
+    wanted: Sequence[FuzzedOperation],
     target: Target,
     send: Callable[[Request], Exchange],
     examples: int,
@@ -215,7 +217,7 @@ def _status(tally: _Tally, out: Console) -> int:
     return 1 if tally.found else 0
 
 
-async def _known(sending: Any, target: Target) -> Found:
+async def _known(sending: Any, target: Target) -> PreflightResult:
     return await found_by(sending, target)
 
 
@@ -225,7 +227,7 @@ async def _one(send: Any, request: Request) -> Exchange:
 
 
 def _search(
-    prober: _Prober, operation: Operation, mode: str, target: Target, examples: int, seed: int
+    prober: _Prober, operation: FuzzedOperation, mode: str, target: Target, examples: int, seed: int
 ) -> Iterator[Counterexample]:
     kinds = 0
     how = settings(
@@ -256,7 +258,7 @@ def _search(
         claim = next((claim for claim in prober.new(smallest) if claim.name in kind), None)
         name = next(iter(kind))
         prober.known.add(name)
-        shown = claim or Claim(
+        shown = claim or Violation(
             name=name, expected="the same answer twice", actual="a fault that occurred once"
         )
         command = curl(exchange_of(target, smallest), key=target.api_key is not None)

@@ -19,7 +19,7 @@ from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear
-from plumbline.engines.native.models.loading.source import Fetch, FetchStack, Source
+from plumbline.engines.native.models.loading.source import Fetch, FetchStack, WeightSource
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import LARGEST_STEP, Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
@@ -175,7 +175,9 @@ def build(
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
-    source = Source(description, fetch, library, bits, use_triton(embedding), embedding.device, fetch_stack)
+    source = WeightSource(
+        description, fetch, library, bits, use_triton(embedding), embedding.device, fetch_stack
+    )
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
     head, grid = embedding, embedding_grid
@@ -192,7 +194,7 @@ def _numbers(layer: LayerDescription, index: int) -> tuple[int, int]:
     return layer.numbers or (index, index)
 
 
-def _layer(source: Source, index: int) -> LayerWeights:
+def _layer(source: WeightSource, index: int) -> LayerWeights:
     layer = source.description.layers[index]
     names, norms, block = source.names, layer.norms, layer.feed_forward
     prefix, second = (names.layer.format(number) for number in _numbers(layer, index))
@@ -219,7 +221,7 @@ def _layer(source: Source, index: int) -> LayerWeights:
     )
 
 
-def _token_inputs(source: Source) -> TokenInputWeights | None:
+def _token_inputs(source: WeightSource) -> TokenInputWeights | None:
     """Fetch what makes the inputs of layers from a token's second embedding, if the model has them."""
     model, names = source.description, source.names
     if not model.token_inputs:
