@@ -51,11 +51,12 @@ def document() -> Json:
             raise ContractError(f"there are examples of {name}, but no file has it")
         schemas[name] = {**schemas[name], "examples": found}
     shared = {part for schema in schemas.values() for part in parts(schema)}
-    whole["components"]["schemas"] = {
-        name: composed(schemas[name], schemas) for name in sorted(schemas.keys() - shared)
-    }
+    published = {name: composed(schemas[name], schemas) for name in sorted(schemas.keys() - shared)}
+    whole["components"]["schemas"] = published
     for name in references(whole):
-        if name not in schemas:
+        if name in shared:
+            raise ContractError(f"{name} is in an allOf, so nothing else may refer to it")
+        if name not in published:
             raise ContractError(f"{name} is referred to, but no file has it")
     # A round trip unshares the YAML anchors, so that the dumped YAML repeats rather than aliases.
     return json.loads(json.dumps(whole))  # type: ignore[no-any-return]
@@ -109,23 +110,34 @@ PLACES = ("whole", "stream", "refusal")
 """The kinds of answers that a clause may be about."""
 
 
+PART_KEYWORDS = {"description", "type", "properties", "required", "allOf"}
+
+
 def parts(schema: Json) -> list[str]:
     """Return the names of the schemas in a schema's `allOf`."""
     return [part["$ref"].removeprefix(SCHEMA_REF) for part in schema.get("allOf", ())]
 
 
 def composed(schema: Json, schemas: Json) -> Json:
-    """Return a schema with the fields of its parts after its own; a field that both have has the keywords of both."""
+    """Return a schema with the fields of its parts after its own; a field that both have has the keywords of both.
+
+    Raises:
+        ContractError: a part is missing, or has keywords that would be lost.
+    """
     if "allOf" not in schema:
         return schema
     fields, required = dict(schema.get("properties", {})), list(schema.get("required", ()))
     for name in reversed(parts(schema)):
+        if name not in schemas:
+            raise ContractError(f"{name} is referred to, but no file has it")
+        if lost := schemas[name].keys() - PART_KEYWORDS:
+            raise ContractError(f"{name} is in an allOf, so it may not have {sorted(lost)}")
         part = composed(schemas[name], schemas)
         required = [*part.get("required", ()), *required]
         for key, shared in part["properties"].items():
             fields[key] = {**shared, **fields.get(key, {})}
     own = {key: value for key, value in schema.items() if key != "allOf"}
-    return {**own, **({"required": required} if required else {}), "properties": fields}
+    return {**own, **({"required": [*dict.fromkeys(required)]} if required else {}), "properties": fields}
 
 
 def references(node: Any) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from generate import bundle
 from generate.bundle import SCHEMA_REF, Json
 from generate.operations import Operation, operations
 
-__all__ = ["EFFECTS", "effect_of", "fields", "tests_of", "write_page"]
+__all__ = ["EFFECTS", "effect_of", "tests_of", "write_page"]
 
 EFFECTS = bundle.OPENAPI / "effects.yaml"
 _TESTS = bundle.ROOT / "tests" / "server"
@@ -55,20 +54,13 @@ def write_page(whole: Json, found: list[Operation]) -> str:
 
 def _object(name: str, schema: Json) -> str:
     """Return the section of one schema: its fields, or what it is one of."""
-    rows = list(fields(schema))
+    rows = list(schema.get("properties", {}).items())
     lines = ["| field | type and limits | effect |", "|---|---|---|"]
     lines += [
         f"| `{field}` | {_kind(inner)} | {_cell(inner.get('description', ''))} |" for field, inner in rows
     ]
     body = "\n".join(lines) if rows else f"{_kind(schema)}"
     return f"### {name}\n\n{_cell(schema.get('description', ''))}\n\n{body}"
-
-
-def fields(schema: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the fields of an object schema, those of its `allOf` members included."""
-    for member in schema.get("allOf", []):
-        yield from fields(member)
-    yield from schema.get("properties", {}).items()
 
 
 def tests_of() -> dict[str, list[str]]:
@@ -96,7 +88,7 @@ def _table(root: str, schema: Json, effects: Json, tested: dict[str, list[str]])
         "|---|---|---|---|---|---|",
     ]
     required = schema.get("required", [])
-    for name, field in fields(schema):
+    for name, field in schema.get("properties", {}).items():
         cells = [
             f"`{name}`" + (" (required)" if name in required else ""),
             _kind(field),

@@ -59,6 +59,7 @@ class Types:
     def __init__(self, families: dict[str, Json], request_roots: set[str]) -> None:
         self.schemas: Json = {name: s for members in families.values() for name, s in members.items()}
         in_place = {part for schema in self.schemas.values() for part in parts(schema)[1:]}
+        in_place -= {part for schema in self.schemas.values() for part in parts(schema)[:1]}
         self.families = {
             family: {name: schema for name, schema in members.items() if name not in in_place}
             for family, members in families.items()
@@ -90,7 +91,8 @@ class Types:
         common = set.intersection(*(set(self._closed_strings(m)) for m in members))
         if not common:
             raise ContractError(f"no property distinguishes {members}")
-        tag = min(common, key=lambda name: list(self.schemas[members[0]]["properties"]).index(name))
+        fields = [*composed(self.schemas[members[0]], self.schemas)["properties"]]
+        tag = min(common, key=fields.index)
         values = [v for m in members for v in self._closed_strings(m)[tag]]
         if len(values) != len(set(values)):
             raise ContractError(f"the values of {tag!r} do not distinguish {members}: {values}")
@@ -116,7 +118,7 @@ class Types:
 
     def _closed_strings(self, name: str) -> dict[str, list[str]]:
         found = {}
-        for key, schema in self.schemas[name]["properties"].items():
+        for key, schema in composed(self.schemas[name], self.schemas)["properties"].items():
             branches = schema.get("anyOf", [schema])
             values = [v for b in branches for v in _literals(b)]
             if values and all(isinstance(v, str) for v in values):
@@ -207,7 +209,7 @@ class Types:
             options.append("forbid_unknown_fields=True")
         lines = [f"class {name}({', '.join(options)}):", f"    {_docstring(schema)}"]
         fields = composed(schema, self.schemas)["properties"]
-        inherited = {line for part in base for line in self._fields(part, request).values()}
+        inherited = {line for part in base for line in self._fields(part, part in self.requested).values()}
         lines += [f"    {line}" for line in self._fields(name, request).values() if line not in inherited]
         checks = [
             key

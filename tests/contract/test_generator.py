@@ -136,6 +136,63 @@ def test_a_struct_with_parts_takes_what_one_with_the_fields_in_place_takes() -> 
     assert with_parts == without
 
 
+def test_structs_with_parts_are_distinguished_by_any_of_their_fields() -> None:
+    schemas = {
+        "Base": {"type": "object", "properties": {"x": {"type": "string"}}},
+        "A": {**tagged("a"), "allOf": [{"$ref": REF + "Base"}]},
+        "B": {**tagged("b"), "allOf": [{"$ref": REF + "A0"}, {"$ref": REF + "Base"}]},
+        "A0": {"type": "object", "properties": {"y": {"type": "string"}}},
+        "U": union("A", "B"),
+    }
+    schemas = {name: schemas[name] for name in ("Base", "A0", "A", "B", "U")}
+    module = built(schemas, set())
+    decoded = [msgspec.json.decode(b'{"type":"%s","x":"z"}' % t, type=module.U) for t in (b"a", b"b")]
+
+    assert [(type(value).__name__, value.x) for value in decoded] == [("A", "z"), ("B", "z")]
+
+
+def test_a_part_of_a_request_and_of_an_answer_keeps_the_types_of_each() -> None:
+    sole = {"type": "object", "properties": {"x": union("T")}}
+    schemas = {
+        "T": tagged("t"), "V": tagged("v"), "U": union("T", "V"), "Base": sole,
+        "Sent": {"allOf": [{"$ref": REF + "Base"}]}, "Answer": {"allOf": [{"$ref": REF + "Base"}]},
+    }  # fmt: skip
+    module = built(schemas, {"Sent"})
+    in_place = built(
+        {**schemas, **{name: bundle.composed(schemas[name], schemas) for name in ("Sent", "Answer")}},
+        {"Sent"},
+    )
+    for name in ("Sent", "Answer"):
+        with_parts, without = (
+            [(field.name, str(field.type)) for field in msgspec.inspect.type_info(getattr(one, name)).fields]
+            for one in (module, in_place)
+        )
+        assert with_parts == without
+
+
+def test_nothing_of_a_part_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = {"type": "object", "required": ["x"], "properties": {"x": {"type": "string"}}}
+    whole = {"allOf": [{"$ref": REF + "P"}], "required": ["x"], "properties": {"x": {"maxLength": 3}}}
+    monkeypatch.setattr(bundle, "examples", dict)
+    monkeypatch.setattr(bundle, "load", lambda path: {"components": {}})
+    for schemas, complaint in [
+        ({"A": whole}, "no file has it"),
+        (
+            {"A": whole, "P": {**part, "additionalProperties": False}},
+            r"may not have \['additionalProperties'\]",
+        ),
+        ({"A": whole, "P": part, "B": union("P")}, "nothing else may refer to it"),
+    ]:
+        monkeypatch.setattr(bundle, "families", lambda schemas=schemas: {"a": schemas})
+        with pytest.raises(bundle.ContractError, match=complaint):
+            bundle.document()
+    monkeypatch.setattr(bundle, "families", lambda: {"a": {"A": whole, "P": part}})
+
+    assert bundle.document()["components"]["schemas"] == {
+        "A": {"required": ["x"], "properties": {"x": {"type": "string", "maxLength": 3}}}
+    }
+
+
 def operation(path: str, name: str, where: str = "query") -> dict[str, Any]:
     parameter = {"name": name, "in": where, "schema": {"type": "string"}}
     spec = {"operationId": "op", "parameters": [parameter], "responses": {"200": {"description": ""}}}

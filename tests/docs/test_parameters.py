@@ -18,14 +18,18 @@ from support.models import scripted, served
 from support.servers.asgi import serving
 
 from generate import bundle, parameters
-from generate.parameters import EFFECTS, effect_of, fields
+from generate.parameters import EFFECTS, effect_of
 from plumbline.contract._generated import OPERATIONS
 from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 EFFECT = bundle.load(EFFECTS)
 ROOTS = {op.path: op.request for op in OPERATIONS if op.request in SCHEMAS and op.path in BODIES}
-FIELDS = [(path, root, name, field) for path, root in ROOTS.items() for name, field in fields(SCHEMAS[root])]
+FIELDS = [
+    (path, root, name, field)
+    for path, root in ROOTS.items()
+    for name, field in SCHEMAS[root].get("properties", {}).items()
+]
 
 
 def value_of(schema: Any) -> Any:
@@ -46,7 +50,7 @@ def value_of(schema: Any) -> Any:
     match kind:
         case "object":
             needed = schema.get("required", [])
-            return {name: value_of(field) for name, field in fields(schema) if name in needed}
+            return {name: value_of(schema["properties"][name]) for name in needed}
         case "array":
             return [value_of(schema["items"])] * schema.get("minItems", 1)
         case "boolean":

@@ -20,7 +20,7 @@ from plumbline.contract._generated.routes import ROUTE_HANDLERS
 from plumbline.contract.wire.call import note_error
 from plumbline.contract.wire.error_forms import ANTHROPIC_VERSION, error_answer
 from plumbline.contract.wire.errors import ApiError, from_status, server_error, unparsable_body
-from plumbline.contract.wire.incoming import LENIENT, STRICT, hinted
+from plumbline.contract.wire.incoming import LENIENT, STRICT, as_sent
 from plumbline.contract.wire.large_bodies import LARGE_BODIES, LargeBodies
 from plumbline.contract.wire.names.unknown_paths import advice
 from plumbline.server.generation import Generation
@@ -255,7 +255,7 @@ def _respond(
 
 
 def _api_error(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
-    return _respond(request, hinted(error, request))
+    return _respond(request, as_sent(error, request))
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

@@ -41,7 +41,7 @@ from plumbline.contract.wire.incoming import (
     LENIENT,
     STRICT,
     ReadBody,
-    hinted_late,
+    error_of_body,
     ignored_fields,
     read_body,
     read_skipping_tools,
@@ -219,10 +219,9 @@ class _Connection:
                                 return
         except ApiError as error:
             # A variable with the error would be a cycle, by its traceback, and keep the message.
-            is_final = self._lenient or not was_read
-            await self._send_error(
-                error if is_final else hinted_late(error, CreateResponse, was_read), message.lane
-            )
+            if was_read:
+                error = error_of_body(error, CreateResponse, was_read, lenient=self._lenient)
+            await self._send_error(error, message.lane)
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)
 

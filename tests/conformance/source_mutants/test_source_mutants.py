@@ -158,6 +158,13 @@ def test_each_survivor_is_listed_once_with_its_reason() -> None:
     assert {row.detected_by for row in rows if row.detected_by} <= set(CHECKS)
 
 
+def test_each_listed_survivor_is_a_fault_of_the_source() -> None:
+    listed = {place for row in survivors() for place in row.faults}
+    files = {PACKAGE / place.split(" ")[0] for place in listed}
+    assert [file for file in files if not file.is_file()] == []
+    assert listed - {fault.place for file in files for fault in faults_of(file, PACKAGE)} == set()
+
+
 def test_outcomes_are_kept_in_a_file_and_counted_by_their_reasons(tmp_path: Path) -> None:
     kinds = ("detected", "survived", "survived", "survived", "survived", "no change", "no start")
     file = tmp_path / "outcomes.jsonl"

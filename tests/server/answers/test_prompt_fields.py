@@ -85,6 +85,30 @@ async def test_contradicting_fields_are_refused(path: str, body: dict[str, Any])
     assert (answer.status, answer.error["param"]) == (400, "add_bos_token")
 
 
+MISUSED = {
+    "add_bos_token": ({"input_ids": [5], "add_bos_token": True}, "add_special_tokens", "add_bos_token"),
+    "template_vars": ({"template_vars": {"tools": []}}, "chat_template_kwargs", "template_vars.tools"),
+    "allowed_tokens": ({"allowed_tokens": [5, 10**6]}, "allowed_token_ids", "allowed_tokens[1]"),
+    "typical": ({"typical": 0.5}, "typical_p", "typical"),
+}
+"""A field, what is wrong with it, its name in other requests, and what the error names."""
+
+
+@pytest.mark.parametrize("name", MISUSED)
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_an_error_names_the_field_as_the_client_spelled_it(name: str, lenient: bool) -> None:
+    fields, ours, named = MISUSED[name]
+    renamed = {ours if key == name else key: value for key, value in fields.items()}
+    async with serving(served(scripted()), lenient=lenient) as server:
+        theirs, both, known = [
+            (await server.post("/v1/chat/completions", {**CHAT, **sent})).error
+            for sent in (fields, {**renamed, **fields}, renamed)
+        ]
+    assert theirs["param"] == named
+    assert both == known
+    assert theirs == {**known, "param": named, "message": known["message"].replace(f"'{ours}", f"'{name}")}
+
+
 @pytest.mark.parametrize(("body", "default"), [({"prompt": "hi"}, True), ({"messages": USER}, False)])
 async def test_tokenize_adds_the_sequence_start_as_generation_does(
     body: dict[str, Any], default: bool

@@ -159,12 +159,9 @@ async def test_other_spellings_have_the_same_effect(api: str) -> None:
             body["max_length"] = body.pop("max_tokens")
             assert (await server.post(PATHS[api], body)).json["usage"]["completion_tokens"] <= 24
         if api == "chat":
-            theirs, ours = [
-                await server.post(PATHS[api], {**body, name: 5})
-                for name in ("reasoning_budget_tokens", "thinking_token_budget")
-            ]
-            assert theirs.status == ours.status == 400
-            assert theirs.error == ours.error, "this model does not think"
+            for name in ("reasoning_budget_tokens", "thinking_token_budget"):
+                refused = await server.post(PATHS[api], {**body, name: 5})
+                assert (refused.status, refused.error["param"]) == (400, name), "this model does not think"
 
 
 def _said(answer: Json) -> Any:

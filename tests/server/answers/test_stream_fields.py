@@ -162,4 +162,4 @@ async def test_template_vars_are_template_kwargs_under_another_name(stream: bool
         owned = await server.post("/v1/chat/completions", {**body, "template_vars": {"messages": []}})
     assert same.status == 200
     assert (other.status, other.error["param"]) == (400, "template_vars")
-    assert (owned.status, owned.error["param"]) == (400, "chat_template_kwargs.messages")
+    assert (owned.status, owned.error["param"]) == (400, "template_vars.messages")

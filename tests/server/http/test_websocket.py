@@ -104,6 +104,13 @@ def test_a_turn_that_is_not_stored_is_continued_on_its_connection(tmp_path: Path
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
+def test_an_error_names_the_field_as_the_client_spelled_it() -> None:
+    with connected() as (_, socket):
+        (event,) = converse(socket, allowed_tokens=[5, 10**6])
+
+    assert event["error"]["param"] == "allowed_tokens[1]"
+
+
 LONG = {"max_output_tokens": 400, "ignore_eos": True}
 
 

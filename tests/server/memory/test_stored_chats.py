@@ -2,16 +2,21 @@
 
 - A stored completion is what the client got, streamed or not; its messages are those of the request.
 - Lists are filtered by model and metadata, and cut into pages; metadata can be changed.
+- A stream that fails, or that its client leaves, is not stored.
 - Other keys see nothing, and nothing is kept without `store`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.models import served, tiny_engine
+import pytest
+from support.models import GatedEngine, served, text_chunks, tiny_engine
 from support.servers.asgi import Server, serving
+
+from plumbline.port.engine import GenerateRequest, TokenChunk
 
 CHAT = "/v1/chat/completions"
 BODY = {
@@ -100,3 +105,29 @@ async def test_nothing_is_kept_without_store(tmp_path: Path) -> None:
     async with serving(served(tiny_engine())) as server:
         refused = await server.post(CHAT, BODY)
         assert (refused.status, refused.error["param"]) == (400, "store")
+
+
+@pytest.mark.parametrize("ending", ["left", "failed"])
+async def test_a_stream_that_does_not_end_is_not_stored(ending: str, tmp_path: Path) -> None:
+    def script(request: GenerateRequest) -> Iterator[TokenChunk]:
+        yield from text_chunks(request, "half an answer")
+        yield TokenChunk(finish_reason="error", error="broken")
+
+    engine = GatedEngine(
+        lambda request: [chunk for chunk in script(request) if chunk.finish_reason != "stop"]
+    )
+    async with serving(served(engine), store=str(tmp_path / "s.db")) as server:
+        engine.let(4 if ending == "left" else 100)
+        exchange = server.open("POST", CHAT, {**BODY, "max_tokens": 100, "stream": True})
+        writes = exchange.writes()
+        begun = [await anext(writes), await anext(writes)]
+        if ending == "left":
+            exchange.leave()
+            await exchange.finished()
+        else:
+            begun += [write async for write in writes]
+        left = await server.tasks_left()
+        listed = (await server.get(CHAT)).json["data"]
+
+    assert b"broken" in begun[-2] or ending == "left"
+    assert (left, listed) == (set(), [])

@@ -16,6 +16,7 @@ from .decode import decode
 from .errors import ApiError, unknown_parameter
 from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
+from .names.spellings import as_spelled
 from .names.unknown import header_value, nearest_field, unknown_fields
 
 __all__ = [
@@ -25,9 +26,9 @@ __all__ = [
     "LENIENT",
     "STRICT",
     "ReadBody",
+    "as_sent",
     "client_index",
-    "hinted",
-    "hinted_late",
+    "error_of_body",
     "ignored_fields",
     "read",
     "read_body",
@@ -46,9 +47,9 @@ LENIENT = "lenient"
 HELD_FOR = "held_for"
 """Key of the request's state: the client that its bytes count for."""
 _READ = "read_body"
-"""Key of the request's state: the type and the body that `read` has decoded, for the hint of a later error."""
-_LONGEST_HINTED = 128 * 1024
-"""Bytes of a body that is read again for the hint of a later error, which is found on the event loop."""
+"""Key of the request's state: what `read` decoded (type, body, whether leniently), for the text of a later error."""
+_LONGEST_READ_AGAIN = 128 * 1024
+"""Bytes of a body that is read again for a later error, on the event loop."""
 
 _log = logging.getLogger("plumbline.server")
 
@@ -91,8 +92,7 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     (decoded, forms, unknown), body = await read_skipping_tools(body, state.setdefault(FACTS, {}), read_one)
     if forms:
         state[FORMS] = ", ".join(forms)
-    if not lenient:
-        state[_READ] = root, body
+    state[_READ] = root, body, lenient
     name = _request_name(decoded)
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True
@@ -217,15 +217,27 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _tools = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def hinted(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:
-    """Return an error of what follows `read`, with a hint if `--lenient` would accept what the error names."""
+def as_sent(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:
+    """Return an error of what follows `read` in terms of the body that the client sent."""
     read_before = request.scope["state"].get(_READ)
-    return error if read_before is None else hinted_late(error, *read_before)
+    if read_before is None:
+        return error
+    root, body, lenient = read_before
+    return error_of_body(error, root, body, lenient=lenient)
 
 
-def hinted_late(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiError:
-    """Return an error of a body that was decoded, with the hint; of a large one, which must be read again, without."""
-    return with_hint(error, root, body) if len(body) <= _LONGEST_HINTED else error
+def error_of_body(error: ApiError, root: type[msgspec.Struct], body: bytes, *, lenient: bool) -> ApiError:
+    """Return an error of a body that was decoded: with the client's spelling of the field, and perhaps with a hint.
+
+    Args:
+        error: why the request is refused.
+        root: the generated Struct of the request.
+        body: the body. A large one is not read again, so its error stays as it is.
+        lenient: whether the body was decoded leniently. If not, the error says so where `--lenient` would accept it.
+    """
+    if len(body) > _LONGEST_READ_AGAIN:
+        return error
+    return as_spelled(error if lenient else with_hint(error, root, body), root, body)
 
 
 def _request_name(decoded: msgspec.Struct) -> str | None:

@@ -27,7 +27,6 @@ from plumbline.server.responses.latest_turns import LatestTurns
 
 __all__ = ["RoutedOperations"]
 
-
 M = TypeVar("M", bound=ModelOperations)
 R = TypeVar("R", bound=Any)
 

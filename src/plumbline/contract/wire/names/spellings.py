@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
-from plumbline.contract.wire.errors import invalid_request
+from plumbline.contract.wire.errors import ApiError, invalid_request
 
-__all__ = ["SPELLINGS", "with_one_spelling"]
+__all__ = ["SPELLINGS", "as_spelled", "with_one_spelling"]
 
 SPELLINGS = {
     "add_bos_token": "add_special_tokens",
@@ -61,6 +63,32 @@ def with_one_spelling(request: Any) -> None:
                 f"'{name}' and '{ours}' are the same field and have different values; leave one out.", name
             )
         setattr(request, ours, value)
+
+
+def as_spelled(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiError:
+    """Return an error of a reader with the spelling that the client used for the field: readers know ours only.
+
+    Args:
+        error: why the request was refused after `with_one_spelling`.
+        root: the generated Struct of the request.
+        body: JSON of the request, which was decoded before.
+    """
+    if error.status != 400 or error.param is None:
+        return error
+    ours = error.param.split(".")[0].split("[")[0]
+    names = [name for name, known in _pairs(root) if known == ours]
+    if not names:
+        return error
+    sent = {name for name, value in _members.decode(body).items() if bytes(value) != b"null"}
+    for name in names:
+        if name in sent and ours not in sent:
+            message = re.sub(rf"'{ours}\b", f"'{name}", error.message)
+            param = name + error.param.removeprefix(ours)
+            return ApiError(error.status, message, error.type, param, error.code, error.headers)
+    return error
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @cache

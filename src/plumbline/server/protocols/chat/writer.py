@@ -81,7 +81,7 @@ class _Call:
 
 
 class ChatWriter:
-    """Know how the answer to one request is written: in one piece by `fold`, as a stream by `chunks`."""
+    """Make what writes the answer to one request: `fold` in one piece, `chunks` as a stream."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class ChatWriter:
         self._markers = thinking_markers
 
     def fold(self) -> ChatFold:
-        """Return what folds the events into one answer."""
+        """Return a fold of the events into one answer."""
         return ChatFold(self)
 
     def chunks(self) -> ChatChunks:
-        """Return what writes the events as chunks."""
+        """Return a writer of the events as chunks."""
         return ChatChunks(self)
 
     def filters(self) -> list[ReasoningFilter]:
@@ -128,7 +128,7 @@ class ChatWriter:
         return [chat_logprob(named_by_id(entry) if self._names_ids else entry) for entry in entries]
 
     def reason(self, finish: Finish) -> FinishReason | Literal["function_call"]:
-        """Return why a choice ended, in the words of the request's API for tools."""
+        """Return why a choice ended, as the API for tools that the request uses names it."""
         return "function_call" if self.legacy_calls and finish.reason == "tool_calls" else finish.reason
 
 

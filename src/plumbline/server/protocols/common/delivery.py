@@ -14,7 +14,7 @@ __all__ = ["Delivery"]
 
 
 class Delivery:
-    """What the chunks of one stream have carried, and what waits for the next chunk of each choice."""
+    """Track what the chunks of one stream have carried, and what waits for the next chunk of each choice."""
 
     def __init__(self, request: CompletionFields, prompt_tokens: int) -> None:
         options = or_default(request.stream_options, None)

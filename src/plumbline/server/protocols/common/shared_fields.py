@@ -17,7 +17,7 @@ __all__ = ["with_shared_fields"]
 
 
 def with_shared_fields(turn: Turn, request: GenerationFields) -> Turn:
-    """Return a turn with what a request says under names that other APIs have, too.
+    """Return a turn with the fields that several APIs share, such as `stop`, `priority` and `cache_salt`.
 
     Raises:
         ApiError: 400 naming a field that has no meaning or contradicts another one.

@@ -40,7 +40,7 @@ class PromptText:
 
 
 class CompletionWriter:
-    """Know how the answer to one request is written: in one piece by `fold`, as a stream by `chunks`.
+    """Make what writes the answer to one request: `fold` in one piece, `chunks` as a stream.
 
     Choices are numbered prompt by prompt, `prompt_index * best_of + choice_index` (CMP-02). A stream has
     `best_of == n`, so these are the numbers that it sends.
@@ -74,11 +74,11 @@ class CompletionWriter:
         return len(self.plan.turns) * self.plan.best_of
 
     def fold(self) -> CompletionFold:
-        """Return what folds the events into one answer."""
+        """Return a fold of the events into one answer."""
         return CompletionFold(self)
 
     def chunks(self) -> CompletionChunks:
-        """Return what writes the events as chunks."""
+        """Return a writer of the events as chunks."""
         return CompletionChunks(self)
 
     def usage(self, finishes: Sequence[Finish]) -> CompletionUsage:
