@@ -3,7 +3,7 @@
     python tests/random_faults.py --seed 29 --count 30
 
 A fault flips a comparison or drops a statement, at a random place of a function. Each is tried with the tests of the
-folder that mirrors its package and with `tests/server`, which uses all packages; the whole suite would take hours.
+folders with the names of its packages and with `tests/server`, which uses all; the whole suite would take hours.
 `--files N` takes only the N files of these that name the module most often, and the laws of dialects for a dialect.
 With `--against FOLDER`, another checkout, only files that are the same in both get faults, and its tests are tried too:
 the file that caught the fault here, and those that differ between the two.
@@ -27,6 +27,8 @@ from support.source_faults import Fault, simple_faults_of
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("contract/_generated", "pocket", "scripted_model", "engines/vllm", "engines/llama_cpp")
 """What is generated, trained, or needs a library that the suite runs without."""
+OTHERS = {"media": "engines", "port": "engines"}
+"""The folders of tests of packages that have none of their own name."""
 HANGS = 1200
 """Seconds after which a fault counts as caught, because something waits for ever."""
 
@@ -45,16 +47,17 @@ def chosen(package: Path, other: Path | None, seed: int, count: int) -> list[Fau
 
 def paths_of(fault: Fault, num_files: int) -> list[str]:
     """Return the tests that are tried: the files that name the module most often, then all, if `num_files` is 0."""
-    package, word = fault.path.split("/")[0], Path(fault.path).stem[:7]
-    folders = [f"tests/{package.removesuffix('.py')}", "tests/server"]
-    folders += ["tests/properties"] if package == "dialects" else []
-    folders = [folder for folder in dict.fromkeys(folders) if (ROOT / folder).is_dir()]
+    packages, word = Path(fault.path).parts[:-1], Path(fault.path).stem[:7]
+    # Most folders of tests have the name of a package within a house, such as `tests/dialects` and `tests/store`.
+    names = [*(OTHERS.get(name, name) for name in reversed(packages)), "server"]
+    folders = [folder for name in dict.fromkeys(names) if (ROOT / (folder := f"tests/{name}")).is_dir()]
+    laws = ["tests/properties"] if "dialects" in packages else []
     files = [file for folder in folders for file in sorted((ROOT / folder).rglob("test_*.py"))]
     files.sort(key=lambda file: -(file.name + file.read_text("utf-8")).count(word))
     first = [file.relative_to(ROOT).as_posix() for file in files[: num_files or 8]]
     if num_files:
-        return [" ".join([*first, *folders[2:]])]
-    return [" ".join(first), *folders]
+        return [" ".join([*first, *laws])]
+    return [" ".join(first), *folders, *laws]
 
 
 def changed_paths(fault: Fault, other: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""The answer side works with a foreign engine where torch, our engines, the API's types and HTTP are missing."""
+"""The answer side works with a foreign engine where torch, our engines, the API's types and HTTP are missing.
+
+All of its modules are imported, and one answer is made; import-linter sees the imports within functions.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ MISSING = (
     "triton",
     "litestar",
     "uvicorn",
+    "httpx",
+    "sqlalchemy",
+    "PIL",
+    "plumbline_conformance",
     "plumbline_kernels",
     "plumbline.contract",
     "plumbline.engines",
+    "plumbline.media",
     "plumbline.server",
 )
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, importlib, pkgutil, sys
 from contextlib import nullcontext
 
 class Missing:
@@ -26,6 +34,12 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
+import plumbline.answer, plumbline.base, plumbline.port
+
+for package in (plumbline.answer, plumbline.base, plumbline.port):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.registry import choose
 from plumbline.answer.events import Finish, TextDelta, ToolCallDelta, ToolCallStart

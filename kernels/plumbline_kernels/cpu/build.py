@@ -45,6 +45,7 @@ def build(*flags: str) -> Path:
 
     Raises:
         CompileError: there is no C++ compiler, or it failed.
+        OSError: there is no folder for temporary files, or no space.
     """
     wanted = os.environ.get("CXX") or "c++"
     compiler = shutil.which(wanted)

@@ -1,4 +1,4 @@
-// Latent attention around the attention over the cache: what `latent.py` computes in torch.
+// Latent attention around the attention over the cache: what `plumbline_kernels.latent` computes in torch.
 #pragma once
 #include <vector>
 

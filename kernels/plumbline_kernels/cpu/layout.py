@@ -70,9 +70,9 @@ class HeadsStruct(Struct):
     scale: float
     softcap: Annotated[float | None, "float"] = None
     window: Annotated[int | None, "int64_t"] = None
-    tiled: bool = False  # windows are side by side
-    causal: bool = False  # tokens attend to none after them, whatever `AttentionBatch.reach` says
-    weights: Floats = None  # [heads + kv_heads, dim], of `HeadNorms`, as the next ones
+    tiled: bool = False  # chunked attention: windows are side by side
+    causal: bool = False  # always, even inside an image (`AttentionBatch.reach`)
+    weights: Floats = None  # [heads + kv_heads, dim]; this and the next fields are those of `HeadNorms`
     eps: float = 0.0
     centred: bool = False
     whole: bool = False
@@ -85,10 +85,8 @@ class ExpertsStruct(Struct):
     """A block of experts; the fields after `number` are those of `Routing`."""
 
     router: MatrixStruct  # fp32 [E, D]
-    correction: Floats = None  # [E]; see `route`
-    shared_gate: Floats = (
-        None  # [D]; its product with a token is the gate of shared experts before the sigmoid
-    )
+    correction: Floats = None  # [E], e_score_correction_bias; see `route`
+    shared_gate: Floats = None  # [D]; its product with a token is the gate before the sigmoid
     factors: Floats = None  # [E], on weights
     gate_up: Matrices  # by expert [2 * I, D], or without a gate [I, D]
     down: Matrices  # by expert [D, I]
@@ -127,22 +125,22 @@ class DeltaStruct(Struct):
 
     conv: Floats  # [taps, channels]: the transpose of what `causal_conv` takes
     conv_bias: Floats = None  # [channels]
-    rates: Floats  # [value_heads]; see `delta_gates`
-    shifts: Floats  # [value_heads]
+    rates: Floats  # [value_heads], exp(A_log); see `delta_gates`
+    shifts: Floats  # [value_heads], dt_bias
     norm: Floats  # [value_dim]; of a state space [value_heads * value_dim]
-    skip: Floats = None  # [value_heads]: factors on a state space's values, which are added to its results
+    skip: Floats = None  # [value_heads], D of a state space: its factors on values are added to results
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     taps: int
     eps: float
-    corrects: bool  # a delta net, and not a state space
+    corrects: bool  # whether it is a delta net, and not a state space
 
 
 @declare
 class PairStruct(Struct):
-    """The two projections of an adapter at a linear layer, [rank, in] and [out, rank]; no weights for none."""
+    """The two projections of an adapter at a linear layer, [rank, in] and [out, rank]; zeros without an adapter."""
 
     down: MatrixStruct
     up: MatrixStruct
@@ -179,9 +177,7 @@ class StepStruct(Struct):
     slots: Ints = None
     state_rows: Ints = None  # [sequences], if a layer has states
     given: Anything = None  # [G, given_width]: the first part of row i is the embedding of token -1 - i
-    given_width: int = (
-        0  # several times the width of the residual if later layers add parts; 0 if none is given
-    )
+    given_width: int = 0  # a multiple of the residual's width if later layers add parts; 0 for none
     tokens: int = 0
     all: SequencesStruct = SequencesStruct()
     rows: Ints = None  # ascending: the tokens that are computed after the selection
@@ -225,7 +221,7 @@ class EmbedOp(KernelOperation):
 
 @declare
 class GiveOp(KernelOperation):
-    """Add a part of the given rows, as wide as the residual [T, width], to the residual of their tokens."""
+    """Add a part of the given rows, as wide as the residual [T, width], to the residual of their tokens (DeepStack)."""
 
     residual: Out
     width: int
@@ -257,7 +253,7 @@ class LinearOp(KernelOperation):
 
 @declare
 class AdaptOp(KernelOperation):
-    """Add to the result [T, outputs] of a linear layer of x [T, inputs] the products of the adapters of the rows."""
+    """Add the products of the rows' adapters to the result [T, outputs] of a linear layer of x [T, inputs]."""
 
     pairs: Annotated[ctypes.Array[PairStruct], "const Pair*"]  # by slot
     x: Rows
@@ -350,7 +346,7 @@ class ExpertsOp(KernelOperation):
 
 @declare
 class LatentWriteOp(KernelOperation):
-    """Write latents and keys of kv to the cache; computes queries over it, [T, H * (rank + rope)]."""
+    """Write latents and keys of kv to the cache; compute queries over it, [T, H * (rank + rope)]."""
 
     latent: LatentStruct
     q: Rows
@@ -370,7 +366,7 @@ class LatentValuesOp(KernelOperation):
 
 @declare
 class DeltaOp(KernelOperation):
-    """Run a delta net on its projection and its states; computes [T, HV * value_dim]."""
+    """Run a delta net on its projection and its states, [T, HV * value_dim]."""
 
     delta: DeltaStruct
     projected: Rows  # [T, stride]: queries, keys and values; gates; strengths, if it corrects; decays

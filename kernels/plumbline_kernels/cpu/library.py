@@ -64,7 +64,7 @@ class Library:
 
         Raises:
             OSError: it is not a library of this machine.
-            CompileError: its structures are laid out differently than those of layout.py.
+            CompileError: its structures are laid out differently than those of layout.py, or it is not one of these.
         """
         self.path = path
         self.threads = threads
@@ -213,9 +213,11 @@ class Library:
 
 
 def _places(functions: ctypes.CDLL) -> dict[str, int]:
-    """Return the places that a library exports; see structs.py."""
+    """Return the places that a library exports, none if it is not of these kernels; see structs.py."""
     found: dict[str, int] = {}
-    place, at = functions.plumbline_place, ctypes.c_int64()
+    place, at = getattr(functions, "plumbline_place", None), ctypes.c_int64()
+    if place is None:
+        return found
     place.argtypes, place.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_char_p
     while (name := place(len(found), ctypes.byref(at))) is not None:
         found[name.decode()] = at.value
@@ -254,7 +256,7 @@ def load(*flags: str) -> Library:
 
     Raises:
         CompileError: they could not be compiled, or have another layout.
-        OSError: they cannot be loaded, such as from a disk that is mounted without execution.
+        OSError: they cannot be written, or cannot be loaded, such as from a disk that is mounted without execution.
     """
     path = build(*flags)
     try:

@@ -17,7 +17,7 @@ __all__ = ["Adapters", "Program"]
 
 
 class Adapters:
-    """The adapters of a linear layer by their slots, for `AdaptOp`."""
+    """The adapters of a linear layer by their slots, for `AdaptOp`. It must outlive the programs that use its pairs."""
 
     def __init__(self, capacity: int) -> None:
         self.pairs = (PairStruct * capacity)()
@@ -25,12 +25,14 @@ class Adapters:
 
     def put(self, slot: int, down: PackedWeight, up: PackedWeight) -> None:
         """Give a slot its projections, [rank, in] and [out, rank]."""
-        self._used[slot] = self.pairs[slot] = PairStruct(down=down.matrix(None), up=up.matrix(None))
+        pair = PairStruct(down=down.matrix(None), up=up.matrix(None))
+        self.pairs[slot] = pair  # First, so that the table never points to weights that are freed.
+        self._used[slot] = pair
 
     def clear(self, slot: int) -> None:
         """Take the projections of a slot away, if it has any; no step may be running."""
-        if self._used.pop(slot, None) is not None:
-            ctypes.memset(ctypes.addressof(self.pairs[slot]), 0, ctypes.sizeof(PairStruct))
+        ctypes.memset(ctypes.addressof(self.pairs[slot]), 0, ctypes.sizeof(PairStruct))
+        self._used.pop(slot, None)
 
 
 class Program:

@@ -21,14 +21,21 @@ class Struct(ctypes.Structure):
 
     types: ClassVar[dict[str, str]]
     """The C++ types of the fields."""
+    pointers: ClassVar[frozenset[str]]
+    """The fields that are pointers."""
     defaults: ClassVar[dict[str, Any]]
+    """The values of fields by default, but those that are zeros."""
     kept: list[object]
     """What the structure points to."""
 
     def __init__(self, **values: Any) -> None:
+        # Each step makes those of its logits and draws: this must not take a tenth of a small model's step.
         super().__init__()
         self.kept = []
-        for name, value in (self.defaults | values).items():
+        for name, value in self.defaults.items():
+            if name not in values:
+                self.put(name, value)
+        for name, value in values.items():
             self.put(name, value)
 
     def put(self, name: str, value: Any) -> None:
@@ -36,12 +43,15 @@ class Struct(ctypes.Structure):
         if value is None:
             return
         self.kept.append(value)
-        if isinstance(value, list | tuple):
+        setattr(self, name, self._address(value) if name in self.pointers else value)
+
+    def _address(self, value: Any) -> int:
+        if hasattr(value, "data_ptr"):
+            return int(value.data_ptr())
+        if isinstance(value, (list, tuple)):
             value = (type(value[0]) * len(value))(*value)
             self.kept.append(value)
-        if isinstance(value, ctypes.Array):
-            value = ctypes.addressof(value)
-        setattr(self, name, value.data_ptr() if hasattr(value, "data_ptr") else value)
+        return ctypes.addressof(value) if isinstance(value, ctypes.Array) else int(value)
 
 
 class KernelOperation(Struct):
@@ -56,7 +66,9 @@ def declare(cls: _S) -> _S:
     """Add a class to the table. `Annotated` has the C++ type where Python's does not say it; T is the model's type."""
     declared = cls.__annotations__
     cls.types = {name: _type(kind) for name, kind in declared.items()}
-    cls.defaults = {name: cls.__dict__[name] for name in declared if name in cls.__dict__}
+    cls.pointers = frozenset(name for name, c_type in cls.types.items() if c_type.endswith("*"))
+    # Those that are not zeros, as a new structure is.
+    cls.defaults = {name: cls.__dict__[name] for name in declared if cls.__dict__.get(name)}
     cls._fields_ = [(name, _field(kind)) for name, kind in declared.items()]
     _structs.append(cls)
     return cls

@@ -1,1 +1,1 @@
-"""Generate tokens: one port, the engines that implement it, and the code that they share."""
+"""Generate tokens: the engines that implement `plumbline.port.engine`, and the code that they share."""

@@ -1,1 +1,1 @@
-"""Decode images, audio and videos."""
+"""Decode images, audio and videos to arrays, for the server that checks files and for engines that read them."""

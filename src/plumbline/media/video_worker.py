@@ -1,4 +1,4 @@
-"""Decode one video from standard input; `engines.media.video` runs this module as a process, which ends with the video.
+"""Decode one video from standard input; `media.video` runs this module as a process, which ends with the video.
 
 It writes a line of JSON, with the shape of the frames or with an error, and then the frames as RGB bytes.
 """

@@ -1,8 +1,8 @@
 """Define the port between the server and an engine: requests, chunks and the `Engine` protocol.
 
-Code above the port handles messages and text, code below it token ids. Every package of `plumbline.engines` and
-`plumbline.engines.scripted` implement `Engine`. The port carries values, not objects with behaviour, so that its two
-sides can run in different processes.
+Code above the port handles messages and text, code below it token ids. `native`, `vllm`, `llama_cpp`, `transformers`,
+`remote` and `scripted` in `plumbline.engines` implement `Engine`, whose docstring shows how. The port carries values,
+not objects with behaviour, so that its two sides can run in different processes.
 """
 
 from __future__ import annotations
@@ -207,21 +207,42 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 class Engine(Protocol):
     """Continue token sequences.
 
-    One request, with an engine that answers every prompt with three tokens:
+    An engine that counts on from the last token of the prompt, to 8, its end-of-sequence token, or past it from 0:
+
+    >>> from itertools import count
+    >>> from plumbline.engines.checks import check_request
+    >>> class CountingEngine:
+    ...     info = EngineInfo(name="counting", model="m", vocab_size=9, max_model_len=64, eos_token_ids=frozenset({8}))
+    ...     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+    ...         check_request(request, self.info)  # Refuses what `info` does not declare, such as a grammar.
+    ...         for place in count(1):
+    ...             token = (request.prompt_token_ids[-1] + place) % self.info.vocab_size
+    ...             ends = "stop" if token == 8 else "length" if place == request.sampling.max_tokens else None
+    ...             yield TokenChunk(token_ids=(token,), finish_reason=ends)
+    ...             if ends is not None:
+    ...                 return  # A `finally` around the loop would free what the request holds.
+
+    Its callers close the generator, which aborts what still runs:
 
     >>> import asyncio
     >>> from contextlib import aclosing
-    >>> from plumbline.engines.scripted import ScriptedEngine
-    >>> info = EngineInfo(name="x", model="m", vocab_size=9, max_model_len=64, eos_token_ids=frozenset({8}))
-    >>> engine = ScriptedEngine(info, lambda request: [TokenChunk(token_ids=(n,)) for n in (4, 7, 8)])
-    >>> async def tokens(engine: Engine) -> None:
-    ...     request = GenerateRequest(request_id="1", prompt_token_ids=[5, 6], sampling=SamplingParams(max_tokens=2))
-    ...     async with aclosing(engine.generate(request)) as chunks:  # Leaving the block aborts what still runs.
+    >>> async def tokens(engine: Engine, max_tokens: int) -> None:
+    ...     sampling = SamplingParams(max_tokens=max_tokens)
+    ...     request = GenerateRequest(request_id="1", prompt_token_ids=[2, 5], sampling=sampling)
+    ...     async with aclosing(engine.generate(request)) as chunks:
     ...         async for chunk in chunks:
     ...             print(chunk.token_ids, chunk.finish_reason)
-    >>> asyncio.run(tokens(engine))
-    (4,) None
+    >>> asyncio.run(tokens(CountingEngine(), 2))
+    (6,) None
     (7,) length
+    >>> asyncio.run(tokens(CountingEngine(), 9))
+    (6,) None
+    (7,) None
+    (8,) stop
+
+    An answer without files and grammars also calls `refusal` and `arriving`, a server all methods;
+    `plumbline.engines.scripted` is the smallest engine that has them. `plumbline.engines.threaded` makes an engine of a
+    core that computes one step for all requests at a time.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Define how an engine chooses tokens: the part of a request that the port (`port`) passes on to its sampler."""
+"""Define how an engine chooses tokens: the part of a request that an engine passes on to its sampler."""
 
 from __future__ import annotations
 

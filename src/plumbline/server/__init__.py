@@ -1,1 +1,1 @@
-"""Serve the API over HTTP: the Litestar app, operation handlers, API keys, metrics, start and shutdown."""
+"""Serve the API over HTTP: all from a connection to the port of the engine, and what operators set and observe."""

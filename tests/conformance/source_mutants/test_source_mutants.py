@@ -28,7 +28,7 @@ from source_mutants.outcomes import (
     survivors,
     wilson,
 )
-from source_mutants.run import FIRST, PACKAGE, PACKAGES, parts
+from source_mutants.run import FIRST, LEFT_OUT, PACKAGE, PACKAGES, UNCHANGED, parts
 from source_mutants.swap import Change, Changed, NotSwappable, swap
 from source_mutants.wide import SESSIONS
 
@@ -146,6 +146,7 @@ def test_faults_that_only_an_import_shows_are_not_swapped(module: Path, old: str
 
 def test_the_packages_exist_and_sessions_begin_with_a_request() -> None:
     assert all((PACKAGE / name).is_dir() for name in PACKAGES)
+    assert all(list(PACKAGE.glob(f"{name}*")) for name in (*LEFT_OUT, UNCHANGED))
     names = [next(session()).name for session in SESSIONS.values()]
     assert all(names)
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from plumbline_kernels.cpu import build, layout, library, structs
 from plumbline_kernels.cpu.build import CompileError
@@ -141,6 +142,12 @@ def test_a_library_whose_layout_differs_is_refused_by_name(whole, monkeypatch, p
     with pytest.raises(CompileError) as refused:
         load.__wrapped__()
     assert f"{place} is {was} there, and {number} here; delete the file" in str(refused.value)
+
+
+def test_a_library_of_other_functions_is_refused_by_name():
+    """A file of the cache that is not of these kernels would be an AttributeError of ctypes."""
+    with pytest.raises(CompileError, match="SILU is missing there, and 0 here; delete the file"):
+        library.Library(torch._C.__file__, 1)
 
 
 def test_a_field_of_another_type_is_missing():

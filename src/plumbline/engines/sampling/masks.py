@@ -27,7 +27,7 @@ class StepMasks:
 
     Attributes:
         rows: indices of the draws that have a grammar, ascending.
-        bitmask: int32 [len(rows), num_words(vocab)], in the layout of `plumbline_kernels.sampling.apply_bitmask`.
+        bitmask: int32 [len(rows), num_words(vocab)], in the layout of `plumbline_kernels.logits.apply_bitmask`.
     """
 
     rows: list[int]

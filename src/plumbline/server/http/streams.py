@@ -1,7 +1,7 @@
 """Prime streams, keep them alive with comments, and end work for clients that leave.
 
 Litestar never closes an iterator: it drops the iterator when it stops sending. So code that makes a stream registers
-its cleanup with `close_with_request`, and `server.middleware.front` runs it when the request is over, however it ended
+its cleanup with `close_with_request`, and `http.middleware.front` runs it when the request is over, however it ended
 (HTTP-11).
 """
 

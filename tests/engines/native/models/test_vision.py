@@ -12,7 +12,7 @@ The laws, for random weights, each tower and each family of text:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from plumbline.engines.native.models.vision.interface import Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.native.models.vision.qwen import QwenVision
 from plumbline.engines.native.models.vision.square import SquareVision
+from plumbline.engines.native.models.vision.weights import TowerWeights
 from plumbline.engines.request import PlacedImage
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows
@@ -346,3 +347,19 @@ def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], 
         assert read_vision(right, describe(right)).whole
     with pytest.raises(UnsupportedModelError, match=f"(?s)images.*{problem}"):
         read_vision(config, describe(config))
+
+
+def test_a_tower_with_products_apart_has_its_biases():
+    """Gemma 4's, the only family whose products are apart, has none; they would be left out without a word."""
+    config: dict[str, Any] = {"model_type": "llava", "vision_config": SIGLIP, "image_token_index": IMAGE}
+    config["text_config"] = SMALL | {"model_type": "llama"}
+    tower = read_vision(config, describe(config)).tower
+    weights: dict[str, torch.Tensor] = {}
+
+    def fetch(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return weights.setdefault(name, torch.randn(shape))
+
+    one, apart = (TowerWeights(replace(tower, packed=packed), fetch).layer(0) for packed in (True, False))
+    x = torch.randn(5, tower.hidden_size)
+    for ours, theirs in zip((*one.qkv(x), *one.up(x)), (*apart.qkv(x), *apart.up(x)), strict=True):
+        torch.testing.assert_close(ours, theirs)

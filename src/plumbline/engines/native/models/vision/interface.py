@@ -107,7 +107,7 @@ class VisionEncoder(Protocol):
 
         Args:
             pixels: fp32 [3, height, width], normalised.
-            is_wanted: asked before each layer; a large tower takes a minute on a CPU.
+            is_wanted: asked before each layer and within large ones; a large tower takes a minute on a CPU.
 
         Returns:
             [rows, (1 + text_layers) * hidden_size], in the type of the text: as many as the layout of the image has.

@@ -71,7 +71,7 @@ class TowerEncoder:
         grid = PatchGrid.of(tower, pixels)
         x = self._embedded(pixels, grid)
         turn = None if tower.rotation is None else _rotation(tower, grid, x)
-        states = {0: x}
+        states = {0: x} if 0 in self._read else {}
         for index, layer in enumerate(self._layers):
             whole = tower.windows is None or index in tower.windows.full_layers
             (mixed,) = layer.out(self._attended(layer, x, turn, None if whole else grid, is_wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -130,7 +131,7 @@ class TowerWeights:
         weights = [self.fetch(f"{name}.{tower.names.weight}", (outputs, inputs)) for name in names]
         biases = [self.fetch(f"{name}.bias", (outputs,)) for name in names if tower.bias]
         if not tower.packed:
-            apart: list[_Rows] = [Linear(weight) for weight in weights]
+            apart: list[_Rows] = [Linear(weight, bias) for weight, bias in zip_longest(weights, biases)]
             if tower.clipped:
                 bounds = [[float(self.fetch(f"{name}.{bound}", (1,))) for bound in BOUNDS] for name in names]
                 apart = [_Clipped(layer, each) for layer, each in zip(apart, bounds, strict=True)]
