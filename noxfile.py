@@ -68,6 +68,11 @@ class Environment:
         stamp.write_text(wanted, "utf-8")
         session.log(f"Installed in {time.monotonic() - began:.0f} s.")
 
+    @property
+    def python(self) -> Path:
+        """The interpreter of this environment."""
+        return self._bin / "python"
+
     def run(self, command: str, *arguments: str, **variables: str) -> None:
         """Run a program of this environment."""
         path = os.pathsep.join([str(self._bin), os.environ.get("PATH", "")])
@@ -208,6 +213,16 @@ def changelog(session: nox.Session) -> None:
 def size(session: nox.Session) -> None:
     """Print lines of code and tests by house, and the difference to the last release, or to `-- COMMIT`."""
     session.run("python3", "tests/size.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="virtualenv")
+def sbom(session: nox.Session) -> None:
+    """Write dist/plumbline.cdx.json: the packages that a server is installed with, and their licences (CycloneDX)."""
+    environment = Environment(session, SERVE)
+    session.install("cyclonedx-bom")
+    (ROOT / "dist").mkdir(exist_ok=True)
+    file = ("--output-file", "dist/plumbline.cdx.json")
+    session.run("cyclonedx-py", "environment", str(environment.python), "--pyproject", "pyproject.toml", *file)
 
 
 @nox.session(venv_backend="virtualenv")
