@@ -160,11 +160,12 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
-    """Score vLLM's, SGLang's and llama.cpp's parsers by the vectors; `-- --write` updates the pages in docs."""
+    """Score other servers' parsers by the vectors, and try ours in vLLM; `-- --write` updates the pages in docs."""
     environment = Environment(session, SERVE)
     environment.run("python", "conformance/reference_parsers/score.py", "--install", *session.posargs)
     script = ("conformance/reference_parsers/environment.py", "tests/differential/compare.py")
     environment.run("python", *script, *session.posargs)
+    environment.run("python", script[0], "tests/differential/vllm_parsers.py")
 
 
 @nox.session(venv_backend="none")

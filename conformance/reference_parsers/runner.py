@@ -17,7 +17,7 @@ from typing import Any
 
 from interface import ParsedMessage, PeerParsers
 
-__all__ = ["answer"]
+__all__ = ["answer", "read"]
 
 
 def main(name: str) -> int:
@@ -52,7 +52,7 @@ def answer(peer: PeerParsers, question: dict[str, Any]) -> dict[str, Any]:
     if question["suite"] != "parsers":
         return {"skipped": "only parsers are called"}
     try:
-        return {"message": _message(_read(peer, question))}
+        return {"message": _message(read(peer, question))}
     except NotImplementedError as error:
         return {"skipped": str(error) or "this server reads the family elsewhere"}
     except Exception as error:
@@ -61,7 +61,12 @@ def answer(peer: PeerParsers, question: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
 
 
-def _read(peer: PeerParsers, question: dict[str, Any]) -> ParsedMessage:
+def read(peer: PeerParsers, question: dict[str, Any]) -> ParsedMessage:
+    """Ask the parsers that a question names.
+
+    Raises:
+        NotImplementedError: the server has none, or they cannot read here.
+    """
     dialect, tools = question["dialect"], question["tools"]
     pieces, markers, streamed = question["pieces"], dialect["markers"], question["streamed"]
     text = "".join(pieces)
