@@ -223,7 +223,9 @@ def sbom(session: nox.Session) -> None:
     session.install("cyclonedx-bom")
     (ROOT / "dist").mkdir(exist_ok=True)
     file = ("--output-file", "dist/plumbline.cdx.json")
-    session.run("cyclonedx-py", "environment", str(environment.python), "--pyproject", "pyproject.toml", *file)
+    session.run(
+        "cyclonedx-py", "environment", str(environment.python), "--pyproject", "pyproject.toml", *file
+    )
 
 
 @nox.session(venv_backend="virtualenv")
