@@ -77,8 +77,10 @@ def operation(exchange: Exchange) -> dict[str, Any]:
     return found
 
 
-def schema_of(content: dict[str, Any]) -> str:
-    return str(content["application/json"]["schema"].get("$ref", "")).rpartition("/")[2]
+def schema_of(content: dict[str, Any], alternative: int = 0) -> str:
+    """Return the name of a schema; models are listed in OpenAI's form or, as an alternative, in Anthropic's."""
+    schema = content["application/json"]["schema"]
+    return str(schema.get("$ref") or schema["anyOf"][alternative]["$ref"]).rpartition("/")[2]
 
 
 def event_of(exchange: Exchange) -> str:
@@ -138,7 +140,8 @@ def documents(exchange: Exchange) -> Iterator[tuple[str, bytes, str]]:
         for chunk in exchange.chunks:
             yield event_of(exchange), json.dumps(chunk).encode(), EVENTS
     elif "application/json" in content:
-        yield schema_of(content) or "ErrorResponse", exchange.body, ""
+        asks_as_anthropic = exchange.status == 200 and "anthropic-version" in exchange.request_headers
+        yield schema_of(content, int(asks_as_anthropic)), exchange.body, ""
 
 
 def accepts(wanted: Any, *said: Any) -> bool:

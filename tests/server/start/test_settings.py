@@ -42,6 +42,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_traceback(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PLUMBLINE_API_KEY", raising=False)
+    monkeypatch.setenv("PLUMBLINE_PORT", "0")  # Another server may run on the default.
 
     assert main(["serve", *arguments]) == 2
     error = capsys.readouterr().err
@@ -98,6 +99,7 @@ def test_an_error_of_the_model_names_the_place_of_the_value(
     ):
         with monkeypatch.context() as context:
             context.setenv("PLUMBLINE_STORE", "none")
+            context.setenv("PLUMBLINE_PORT", "0")
             context.setenv(f"PLUMBLINE_{variable}", value)
             assert main(["serve"]) == 2
         last = capsys.readouterr().err.splitlines()[-1]

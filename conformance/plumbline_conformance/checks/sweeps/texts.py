@@ -44,6 +44,7 @@ def scripts(target: Target) -> Steps:
         body = chat(target, messages=user(text), max_tokens=1)
         yield Request(name=name, path="/chat/completions", json=body)
     body = chat(target, messages=user(MIXED), max_tokens=1)
+    body[target.limit] = body.pop("max_tokens")  # Sent as it is, so it is not renamed on its way.
     for name, escaped in (("escaped", True), ("plain", False)):
         content = json.dumps(body, ensure_ascii=escaped).encode()
         yield Request(name=name, path="/chat/completions", content=content, headers=JSON)

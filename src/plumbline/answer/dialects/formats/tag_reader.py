@@ -206,8 +206,9 @@ class TagReader:
         elif marker.lstrip() == tags.close:
             ended = yield from self._goes_on(len(marker), self._call.ends)
             read = False
-        else:  # The end of the section, where the call has none of its own.
-            ended = yield from self._goes_on(len(marker), self._call.ends, line=True)
+        else:  # The end of the section, where the call has none of its own; before the value's end it is a part of it.
+            inside = yield from self._goes_on(len(marker), finder(tags.end, marker), at_end=False)
+            ended = not inside and (yield from self._goes_on(len(marker), self._call.ends, line=True))
             read = False
         if read or not ended:
             cursor.pos += len(marker)
