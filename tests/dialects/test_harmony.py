@@ -29,8 +29,8 @@ def read(text: str, inside: bool = False, reason: FinishReason = "stop") -> Fold
 
 
 plain = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1).map(str.strip).filter(bool)
-# Texts may speak of markers, each between words.
-words = plain | st.builds("{} {} {}".format, plain, st.sampled_from(MARKERS), plain)
+# Texts may speak of markers, each between words. At the end of an output, a marker and one word are a cut header.
+words = plain | st.builds("{} {} {} and more".format, plain, st.sampled_from(MARKERS), plain)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(MARKERS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
