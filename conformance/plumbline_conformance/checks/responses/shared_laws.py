@@ -196,7 +196,7 @@ def constrained_text(exchange: Exchange, *, whole: bool = True) -> str:
 
     Args:
         exchange: the answer.
-        whole: whether half a document is no text.
+        whole: leave out answers that the token limit cut.
 
     Raises:
         Inconclusive: the answer is a call or a refusal instead, or was cut.
