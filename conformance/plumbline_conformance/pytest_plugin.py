@@ -173,7 +173,7 @@ def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]
     wanted = {one: {found.id for found in named(one)} & set(names) for one in asked}
     for one, found in wanted.items():
         if not found:
-            raise pytest.UsageError(f"not found: {_PREFIX}{one} (`plumbline list` shows all checks)")
+            raise pytest.UsageError(f"not found: {_PREFIX}{one} (`plumbline checks` shows all checks)")
     return target, [name for name in names if not asked or any(name in found for found in wanted.values())]
 
 

@@ -29,10 +29,15 @@ __all__ = ["main"]
 _COMMANDS = {
     "serve": {
         "serve": Entry("serve a model over the API"),
-        "models": Entry(
+        "run": Entry("talk to a model at the terminal", "plumbline.chat.command:RunCommand"),
+    },
+    "models": {
+        "pull": Entry("download a model", "plumbline.hub.pull:PullCommand"),
+        "list": Entry(
             "list models: served, downloaded, or all that can be served",
-            "plumbline.server.loading.overview.command:ModelsCommand",
+            "plumbline.server.loading.overview.command:ListCommand",
         ),
+        "rm": Entry("remove a downloaded model", "plumbline.hub.pull:RemoveCommand"),
     },
     **JUDGE,
     "tools": {
@@ -108,6 +113,9 @@ def _parser(chosen: str) -> Parser:
         from plumbline.server.settings.command_line import add_arguments
 
         add_arguments(commands["serve"])
+        commands["serve"].add_argument(
+            "name", metavar="NAME", nargs="?", help="the model to serve, as --model names it"
+        )
     commands["completion"].description = _COMPLETION
     commands["completion"].formatter_class = argparse.RawDescriptionHelpFormatter
     commands["completion"].add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
@@ -140,6 +148,8 @@ def _serve(arguments: dict[str, Any]) -> int:
     from plumbline.server.start.explain import explained
     from plumbline.server.start.summary import print_line
 
+    if name := arguments.pop("name", None):
+        arguments["model"] = [name, *(arguments.get("model") or ())]
     origins: dict[str, str] = {}
     settings: Settings | None = None
     try:

@@ -245,7 +245,7 @@ def _plan(out: Console, command: CheckCommand, target: Target) -> _Plan:
     baseline = command.outputs.read_baseline()
     note(out, [*command.selection.ids, *baseline.former])
     if not chosen:
-        raise UnusableInput("These options select no check. `plumbline list` lists the checks.")
+        raise UnusableInput("These options select no check. `plumbline checks` lists the checks.")
     # Redaction finds a key in one of the user's headers by the name of the header.
     named = secrets_of(exchange_of(target, Request(path="/", method="GET")))
     wanted = set(chosen)

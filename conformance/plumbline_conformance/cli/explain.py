@@ -48,7 +48,7 @@ class ExplainCommand(Command, frozen=True, kw_only=True):
             lines = explain(name)
             if lines is None:
                 raise UnusableInput(
-                    f"there is no check, scenario or rule {name}: `plumbline list` lists them"
+                    f"there is no check, scenario or rule {name}: `plumbline checks` lists them"
                 )
             for line in lines:
                 out.print(escape(line))

@@ -21,6 +21,7 @@ _LONGEST_NAME = 64
 _FORMER_COMMANDS = {
     "diff": "plumbline compare URL OTHER_URL compares two servers",
     "exact": "plumbline compare URL SCRIPTS compares a server with a scripted checkpoint",
+    "models": "plumbline list lists the models, plumbline list --supported what can be served",
     "verify": "plumbline compare URL SAMPLES.JSONL compares a server with results of another one",
 }
 _FORMER_OPTIONS = ("--base-url", "--upstream", "--url")
@@ -42,7 +43,7 @@ def _judge(purpose: str, name: str) -> Entry:
 JUDGE: Mapping[str, Mapping[str, Entry]] = {
     "judge": {
         "check": _judge("test a server", "cli.check:CheckCommand"),
-        "list": _judge("list checks, or rules with their checks", "cli.list:ListCommand"),
+        "checks": _judge("list checks, or rules with their checks", "cli.checks:ChecksCommand"),
         "explain": _judge("explain a check, a scenario or a rule", "cli.explain:ExplainCommand"),
         "judge": _judge("run the checks on a recording, without a server", "cli.judge:JudgeCommand"),
         "export": _judge("convert a recording for other tools", "cli.judge:ExportCommand"),

@@ -38,7 +38,7 @@ def as_markdown() -> str:
     lines = [
         "# Rules and their checks",
         "",
-        f"Revision {REVISION}: {len(CHECKS)} checks. Written by `plumbline list --rules --markdown`.",
+        f"Revision {REVISION}: {len(CHECKS)} checks. Written by `plumbline checks --rules --markdown`.",
         "",
         "| rule | level | checks, or why there is none |",
         "|---|---|---|",

@@ -94,7 +94,7 @@ class Selection(OptionGroup, frozen=True, kw_only=True):
         """
         for wanted in map(current, self.ids):
             if not any(_named(found, wanted) for found in CHECKS.values()):
-                raise UnknownChoice(f"No check begins with {wanted}. `plumbline list` shows them all.")
+                raise UnknownChoice(f"No check begins with {wanted}. `plumbline checks` shows them all.")
         surfaces = {_surface(found) for found in CHECKS.values()}
         for wanted in self.surfaces:
             if wanted not in surfaces:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-__all__ = ["MODEL_DIR", "QWEN2_SPLIT"]
+__all__ = ["MODEL_DIR", "MODEL_NAME", "QWEN2_SPLIT"]
 
 MODEL_DIR = Path(__file__).parent / "model"
+MODEL_NAME = "plumbline-pocket"
 """The Hugging Face folder of the model."""
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -13,7 +13,7 @@ from plumbline_conformance.suite.selection import Selection
 
 
 def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
+    assert main(["checks"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(CHECKS)
@@ -56,11 +56,11 @@ def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture
 
 
 def test_a_published_revision_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--requirements", revisions()[-1], "--surface", "models"]) == 0
+    assert main(["checks", "--requirements", revisions()[-1], "--surface", "models"]) == 0
 
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == [name for name in CHECKS if name.startswith("models/") and name in published()]
-    assert main(["list", "--requirements", "1999-01"]) == 2
+    assert main(["checks", "--requirements", "1999-01"]) == 2
 
 
 def test_nothing_is_explained_that_does_not_exist() -> None:

@@ -51,7 +51,7 @@ def test_a_published_set_keeps_what_was_renamed(renamed: None, monkeypatch: pyte
     assert published(revisions()[-1])[0] == NEW
 
 
-@pytest.mark.parametrize("command", ["list", "explain"])
+@pytest.mark.parametrize("command", ["checks", "explain"])
 def test_a_former_id_is_listed_and_explained(
     renamed: None, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,13 +76,13 @@ def test_a_run_can_be_limited_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--rules", "--markdown"]) == 0
+    assert main(["checks", "--rules", "--markdown"]) == 0
 
     assert capsys.readouterr().out == as_markdown()
 
 
 def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--rules"]) == 0
+    assert main(["checks", "--rules"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(rules())
@@ -91,6 +91,6 @@ def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--clauses"]])
 def test_the_list_of_rules_fits_a_terminal(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--rules", *more]) == 0
+    assert main(["checks", "--rules", *more]) == 0
 
     assert all(len(line) <= 100 for line in capsys.readouterr().out.splitlines())

@@ -10,42 +10,25 @@ from pathlib import Path
 import pytest
 
 from plumbline.engines.adapters import read_config
-from plumbline.pocket import MODEL_DIR
+from plumbline.hub.files import find_model
 from plumbline.port.engine import RefusedRequestError
-from plumbline.server.loading.model_files import resolve_gguf, resolve_model
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.settings import OptionError
 
 
-def test_a_gguf_file_is_found_by_its_path(tmp_path: Path) -> None:
-    file = tmp_path / "a.gguf"
-    file.touch()
-    assert resolve_gguf(str(file)) == file
-    assert resolve_gguf("owner/name") is None
-    assert resolve_gguf("") is None
-    with pytest.raises(FileNotFoundError, match=r"OWNER/NAME:FILE\.gguf"):
-        resolve_gguf(str(tmp_path / "missing.gguf"))
-
-
-def test_a_local_folder_is_resolved_to_itself() -> None:
-    folder = MODEL_DIR
-    assert resolve_model(folder) == folder
-    assert resolve_model(str(folder)) == folder
-
-
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "no-slash", "a/b/c"])
 def test_what_can_be_neither_folder_nor_hub_id_is_refused_at_once(name: str) -> None:
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a hub id"):
-        resolve_model(name)
+    with pytest.raises(FileNotFoundError, match="neither a folder, nor a GGUF file, nor a name on the hub"):
+        find_model(name)
 
 
 def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"owner/name is not a local folder and could not be downloaded"
+        FileNotFoundError, match=r"owner/name has not been downloaded, and HF_HUB_OFFLINE forbids it now"
     ):
-        resolve_model("owner/name")
+        find_model("owner/name")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +49,7 @@ def test_what_would_be_read_without_end_is_named(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     make(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=f"{name} is a pipe, a socket or a device"):
-        resolve_model(tmp_path)
+        find_model(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "merges.txt"])
@@ -74,7 +57,7 @@ def test_a_text_file_of_gigabytes_is_named(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("wb") as file:
         file.truncate(2**30)
     with pytest.raises(FileNotFoundError, match=rf"{re.escape(name)} has more than 256 MiB"):
-        resolve_model(tmp_path)
+        find_model(tmp_path)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])

@@ -1,4 +1,4 @@
-"""The families that can be served are listed, in the documentation and by `plumbline models --supported`."""
+"""The families that can be served are listed, in the documentation and by `plumbline list --supported`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_images_are_read_for_every_model_of_images_whose_text_runs() -> None:
 def test_every_language_model_of_transformers_is_listed_with_its_engine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["models", "--supported"]) == 0
+    assert main(["list", "--supported"]) == 0
     ours, others = capsys.readouterr().out.split("llama.cpp", 1)
     lines = [line.split()[0] for line in ours.splitlines() if line.startswith("  ")]
     assert sorted(lines) == sorted([*FAMILIES, *WRAPPED])
@@ -73,5 +73,5 @@ def test_every_type_with_a_reason_is_one_that_our_engine_lacks() -> None:
 
 
 def test_the_page_can_be_printed(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    assert main(["models", "--supported", "--markdown"]) == 0
+    assert main(["list", "--supported", "--markdown"]) == 0
     assert capsys.readouterr().out == text

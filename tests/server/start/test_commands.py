@@ -1,4 +1,4 @@
-"""`plumbline models` lists what is served and downloaded, and `plumbline completion` completes at the tab key."""
+"""`plumbline list` lists what is served and downloaded, and `plumbline completion` completes at the tab key."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def test_models_lists_what_is_served_and_downloaded(
     put(tmp_path, "org", "broken", "config.json", "{")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with live(lambda: served(scripted()), Settings()) as server:
-        assert main(["models", f"{server.url}/v1"]) == 0
+        assert main(["list", f"{server.url}/v1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.strip().startswith("test-model (") for line in lines)
     engines = {words[0]: " ".join(words[3:]) for line in lines if len(words := line.split()) > 3}
     assert engines["org/dense"] == "qwen3, our engine"
     assert engines["org/other"] == "unheard_of, vLLM or transformers"
-    assert engines["org/files"] == "GGUF, as --model …:small.gguf"
-    assert engines["org/broken"] == "without a config.json"
+    assert engines["org/files:small.gguf"] == "GGUF"
+    assert engines["org/broken"] == "with a config.json that cannot be read"
 
 
 def test_models_without_a_server_and_downloads_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
-    assert main(["models", "http://127.0.0.1:1/v1"]) == 0
+    assert main(["list", "http://127.0.0.1:1/v1"]) == 0
     printed = capsys.readouterr().out
     assert "No server of the API answers at http://127.0.0.1:1/v1: give the URL of one" in printed
     assert "No model has been downloaded" in printed
@@ -60,9 +60,9 @@ def test_models_without_a_server_and_downloads_says_what_to_do(
 
 def test_models_of_a_server_with_a_key_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     with live(lambda: served(scripted()), Settings(api_keys=("secret",))) as server:
-        assert main(["models", f"{server.url}/v1"]) == 0
+        assert main(["list", f"{server.url}/v1"]) == 0
         assert "--api-key" in capsys.readouterr().out
-        assert main(["models", f"{server.url}/v1", "--api-key", "secret"]) == 0
+        assert main(["list", f"{server.url}/v1", "--api-key", "secret"]) == 0
         assert "test-model" in capsys.readouterr().out
 
 
@@ -124,9 +124,9 @@ def test_the_tab_key_completes(line: str, expected: set[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--prot", "80"], "unrecognized arguments: --prot … (did you mean --port?)"),
+        (["serve", "--prot", "80"], "unrecognized arguments: --prot (did you mean --port?)"),
         (["serve", "--" + "x" * 100_000], "x\n"),
-        (["serve", "secret"], "unrecognized arguments: …\n"),
+        (["serve", "model", "secret"], "unrecognized arguments: …\n"),
         (["check", "x", "--model", "m", "--tmeout", "3"], "(did you mean --timeout?)"),
         (["serve", "--api-kye=secret"], "unrecognized arguments: --api-kye (did you mean --api-key?)"),
         (["bench", "http://h/v1", "--concurency", "3"], "(did you mean --concurrency?)"),

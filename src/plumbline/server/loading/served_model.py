@@ -32,10 +32,11 @@ from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.text.tokenizer_files import rebuilt_parts
 from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.threads import bound_waits
-from plumbline.pocket import MODEL_DIR
+from plumbline.hub.files import find_model
+from plumbline.pocket import MODEL_DIR, MODEL_NAME
 from plumbline.port.engine import Engine
 from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
+from plumbline.server.loading.named_files import named_files
 from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
@@ -121,10 +122,10 @@ def find_files(settings: Settings) -> tuple[Path, Path | None]:
     """
     _, path = _only(settings)
     try:
-        gguf = resolve_gguf(path)
-        return resolve_model(path) if path and gguf is None else MODEL_DIR, gguf
+        model = MODEL_DIR if path in ("", MODEL_NAME) else find_model(path)
     except FileNotFoundError as error:
         raise OptionError("--model", f"cannot be used: {error}") from error
+    return (MODEL_DIR, model) if model.is_file() else (model, None)
 
 
 def _only(settings: Settings) -> tuple[str, str]:
@@ -216,7 +217,7 @@ def model_name(folder: Path, gguf: Path | None, settings: Settings) -> str:
     """Return the name of the only model of the settings: the one it is given, or that of its folder, file or hub id."""
     name, path = _only(settings)
     if name or not path:
-        return name or "plumbline-pocket"
+        return name or MODEL_NAME
     return gguf.stem if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
 
 

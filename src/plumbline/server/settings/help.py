@@ -102,7 +102,7 @@ def _groups(sections: Sequence[HelpSection]) -> str:
 
 def _format(parser: argparse.ArgumentParser, sections: Sequence[HelpSection], end: str) -> str:
     formatter = argparse.RawDescriptionHelpFormatter(prog=parser.prog)
-    formatter.add_usage("%(prog)s [OPTIONS]", [], [])
+    formatter.add_usage("%(prog)s [NAME] [OPTIONS]", [], [])
     for section in sections:
         formatter.start_section(section.title)
         formatter.add_arguments(section.actions)

@@ -34,6 +34,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             whole=True,
         ),
     ] = ()
+    yes: Annotated[
+        bool, _model("download models that are named and missing without a question at the terminal")
+    ] = False
     model_dir: Annotated[
         str,
         _model(

@@ -6,12 +6,13 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from plumbline.hub.pull import fetch_missing
 from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.several import several
 from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
-from plumbline.server.settings import Settings
+from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.connections.tls import tls_context
 from plumbline.server.start.descriptors import with_descriptors
@@ -53,6 +54,8 @@ def _serve(
     sockets: list[socket.socket],
     read: Callable[[], Settings] | None,
 ) -> int:
+    for _, model in settings.models:
+        _fetch(model, settings)
     catalog = _load(settings, sockets)
     lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
@@ -80,6 +83,13 @@ def _serve(
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=sockets)
     return 0 if server.started and not server.failed else 1
+
+
+def _fetch(model: str, settings: Settings) -> None:
+    try:
+        fetch_missing(model, yes=settings.yes)
+    except FileNotFoundError as error:
+        raise OptionError("--model", f"cannot be used: {error}") from error
 
 
 def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:

@@ -1,1 +1,1 @@
-"""List models for `plumbline models`: those served, those downloaded, and all that can be served."""
+"""List models for `plumbline list`: those served, those downloaded, and all that can be served."""

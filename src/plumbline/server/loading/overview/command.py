@@ -1,4 +1,4 @@
-"""List models (`plumbline models`)."""
+"""List models (`plumbline list`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from plumbline_conformance.console.options import Describe, OptionError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ModelsCommand"]
+__all__ = ["ListCommand"]
 
 _server = partial(Describe, "server")
 _supported = partial(Describe, "what can be served")
 
 
-class ModelsCommand(Command, frozen=True, kw_only=True):
+class ListCommand(Command, frozen=True, kw_only=True):
     """List models: served, downloaded, or all that can be served."""
 
-    example = "plumbline models http://127.0.0.1:8000/v1"
+    example = "plumbline list http://127.0.0.1:8000/v1"
     extra = "serve"
 
     url: Annotated[str, _server("the server whose models are listed", "URL", positional=True)] = (
@@ -40,7 +40,7 @@ class ModelsCommand(Command, frozen=True, kw_only=True):
         from plumbline.server.loading.overview.supported import overview
 
         if self.markdown and not self.supported:
-            raise OptionError("--markdown", "needs --supported: use `models --supported --markdown`")
+            raise OptionError("--markdown", "needs --supported: use `list --supported --markdown`")
         if self.supported:
             print(page().rstrip("\n") if self.markdown else overview())
             return 0

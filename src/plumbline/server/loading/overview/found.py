@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
+from plumbline.pocket import MODEL_NAME
 from plumbline_conformance.console.sizes import size_text
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo
 
 __all__ = ["found"]
 
@@ -36,7 +40,7 @@ def _served(url: str, api_key: str | None) -> Iterator[str]:
         yield "--api-key has other characters than ASCII, which no server takes. Copy the key again."
         return
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        yield f"No server of the API answers at {url}: give the URL of one, plumbline models URL."
+        yield f"No server of the API answers at {url}: give the URL of one, plumbline list URL."
         return
     if answer.status_code in (401, 403):
         yield f"The server at {url} answered {answer.status_code}. Give its key with --api-key."
@@ -86,29 +90,45 @@ def _cached() -> Iterator[str]:
     except CacheNotFound:
         repositories = []
     if not repositories:
-        yield "No model has been downloaded from the hub; --model OWNER/NAME downloads one."
+        yield "No model has been downloaded from the hub; plumbline pull OWNER/NAME downloads one."
         return
-    yield "Downloaded from the hub (--model NAME serves one):"
-    width = max(len(each.repo_id) for each in repositories)
-    for each in sorted(repositories, key=lambda one: one.repo_id):
-        folders = [revision.snapshot_path for revision in each.revisions]
-        yield f"  {each.repo_id:{width}}  {size_text(each.size_on_disk):>9}  {_engine(folders)}"
+    yield "Downloaded from the hub (plumbline run NAME talks to one, plumbline serve NAME serves it):"
+    rows = [row for each in sorted(repositories, key=lambda one: one.repo_id) for row in _rows(each)]
+    width = max(len(name) for name, _, _ in rows)
+    yield from (f"  {name:{width}}  {size_text(size):>9}  {engine}" for name, size, engine in rows)
+
+
+def _rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
+    """Yield the name, the bytes and the engine of each model of a repository: of each GGUF file, or of its folder."""
+    files = {
+        each.file_path.relative_to(revision.snapshot_path).as_posix(): each.size_on_disk
+        for revision in repository.revisions
+        for each in revision.files
+    }
+    if "config.json" in files:
+        folders = [revision.snapshot_path for revision in repository.revisions]
+        yield repository.repo_id, repository.size_on_disk, _engine(folders)
+        return
+    named = [
+        (f"{repository.repo_id}:{path}", size, "GGUF")
+        for path, size in sorted(files.items())
+        if path.endswith(".gguf")
+    ]
+    yield from named or [(repository.repo_id, repository.size_on_disk, "without a config.json")]
 
 
 def _engine(folders: list[Path]) -> str:
-    """Return which engine runs a model, as far as the names of its files and its model_type say."""
+    """Return which engine runs a model that is a folder, as far as its model_type says."""
     for folder in folders:
-        if files := sorted(path.name for path in folder.glob("*.gguf")):
-            return f"GGUF, as --model …:{files[0]}"
         try:
             kind = json.loads((folder / "config.json").read_text("utf-8")).get("model_type")
         except (OSError, ValueError, AttributeError):
             continue
         ours = kind in FAMILIES or kind in WRAPPED
         return f"{kind}, {'our engine' if ours else 'vLLM or transformers'}"
-    return "without a config.json"
+    return "with a config.json that cannot be read"
 
 
 def _more() -> Iterator[str]:
-    yield "plumbline-pocket comes with the package and is served without --model."
-    yield "plumbline models --supported lists what each engine runs."
+    yield f"{MODEL_NAME} comes with the package and is served without a name."
+    yield "plumbline list --supported lists what each engine runs."

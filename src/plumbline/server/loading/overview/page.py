@@ -22,7 +22,7 @@ _INTRODUCTION = """\
 
 <!-- Written by `nox -s generate` from src/plumbline/engines/native/models/families/. Do not edit. -->
 
-`plumbline models --supported` prints this page in short. A model is recognised by the `model_type` of its
+`plumbline list --supported` prints this page in short. A model is recognised by the `model_type` of its
 `config.json`. `--engine auto` takes our engine for the models of the first table and [another engine](engines.md) for
 the rest. For GGUF files it takes llama.cpp, or our engine where
 [that is faster](native-engine.md#gguf-files-on-our-engine).

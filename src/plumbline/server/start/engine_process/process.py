@@ -23,7 +23,7 @@ from plumbline.base.workers.memory import kept_trimmed
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
 from plumbline.port.progress import LoadProgress, report, watched
-from plumbline.server.loading.model_files import named_files
+from plumbline.server.loading.named_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
 from plumbline.server.start.engine_process.messages import (

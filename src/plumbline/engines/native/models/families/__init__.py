@@ -49,7 +49,7 @@ def _describe(fields: Fields) -> ModelDescription:
     family = FAMILIES.get(fields.model_type)
     if family is None:
         raise UnsupportedModelError(
-            f"model_type {fields.get('model_type')!r:.80} is not supported; `plumbline models --supported` lists "
+            f"model_type {fields.get('model_type')!r:.80} is not supported; `plumbline list --supported` lists "
             "those that are, and the transformers engine runs others"
         )
     stored = fields.get("quantization_config")

@@ -1,4 +1,4 @@
-"""List checks, or rules with their checks (`plumbline list`)."""
+"""List checks, or rules with their checks (`plumbline checks`)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from plumbline_conformance.suite.coverage import as_markdown, manifest
 from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.suite.selection import Selection
 
-__all__ = ["ListCommand"]
+__all__ = ["ChecksCommand"]
 
 _WIDTH = 100
-"""Columns of a line of `list --rules`."""
+"""Columns of a line of `checks --rules`."""
 _INDENT = " " * 10
 _rules = partial(Describe, "rules")
 
 
-class ListCommand(Command, frozen=True, kw_only=True):
+class ChecksCommand(Command, frozen=True, kw_only=True):
     """List checks, or rules with their checks."""
 
-    example = "plumbline list chat/stream-text"
+    example = "plumbline checks chat/stream-text"
 
     selection: Selection = Selection()
     rules: Annotated[bool, _rules("list every rule with its checks, or the reason why it has none")] = False
@@ -52,7 +52,7 @@ class ListCommand(Command, frozen=True, kw_only=True):
             return 0
         for option in ("markdown", "clauses"):
             if getattr(self, option):
-                raise OptionError(f"--{option}", f"needs --rules: use `list --rules --{option}`")
+                raise OptionError(f"--{option}", f"needs --rules: use `checks --rules --{option}`")
         note(out, self.selection.ids)
         for name in self.selection.checks():
             found = CHECKS[name]

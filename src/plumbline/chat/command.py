@@ -1,0 +1,141 @@
+"""Talk to a model at the terminal (`plumbline run`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+from rich.console import Console
+
+from plumbline.chat.conversation import Conversation
+from plumbline.chat.own_server import own_server
+from plumbline.chat.terminal import Terminal, field_value
+from plumbline_conformance.console.command import Command
+from plumbline_conformance.console.options import Describe, OptionError, Texts, UnusableInput
+
+__all__ = ["RunCommand"]
+
+_DEFAULT_URL = "http://127.0.0.1:8000/v1"
+_PROBE = 5.0
+"""Seconds for a server to list its models."""
+_talk = partial(Describe, "conversation")
+_server = partial(Describe, "server")
+
+
+class RunCommand(Command, frozen=True, kw_only=True):
+    """Talk to a model, or ask it one thing. The running server is used if it has the model, or else an own one."""
+
+    example = "plumbline run Qwen/Qwen3-0.6B-GGUF:Q8_0 'Why is the sky blue?'"
+    extra = "serve"
+
+    name: Annotated[
+        str,
+        _talk(
+            "the model: a folder, a GGUF file, a name on the hub, or one that the running server has",
+            "NAME",
+            positional=True,
+            default="the running server's first model, or the pocket model",
+        ),
+    ] = ""
+    prompt: Annotated[
+        Texts, _talk("ask this and end; what is piped in follows it", "PROMPT", positional=True)
+    ] = ()
+    system: Annotated[str, _talk("instructions for the model", "TEXT")] = ""
+    tools: Annotated[
+        Path | None, _talk("JSON file with a list of tools, whose results you type", "FILE", reads=True)
+    ] = None
+    set: Annotated[Texts, _talk("a field of the requests, as temperature=0; repeatable", "FIELD=VALUE")] = ()
+    url: Annotated[
+        str | None, _server("talk to this server only", "URL", default=f"{_DEFAULT_URL}, or an own server")
+    ] = None
+    api_key: Annotated[
+        str | None, _server("its API key", "KEY", default="the variable OPENAI_API_KEY", secret=True)
+    ] = None
+
+    def run(self, out: Console) -> int:
+        """Talk until the end of the input, or print one answer."""
+        fields = self._fields()
+        with self._client() as (client, model):
+            conversation = Conversation(model=model, fields=fields)
+            conversation.system = self.system
+            terminal = Terminal(conversation, client)
+            piped = "" if sys.stdin.isatty() else sys.stdin.read()
+            prompt = "\n\n".join(filter(None, [" ".join(self.prompt), piped.strip()]))
+            if not prompt and not sys.stdin.isatty():
+                raise UnusableInput("nothing was asked: give PROMPT, or pipe a text in")
+            return terminal.ask_once(prompt) if prompt else terminal.talk()
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for text in self.set:
+            name, equals, value = text.partition("=")
+            if not equals or not name.isidentifier():
+                raise OptionError("--set", f"must be FIELD=VALUE such as temperature=0, got {text[:80]}")
+            fields[name] = field_value(value)
+        if self.tools is not None:
+            try:
+                tools = json.loads(self.tools.read_text("utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise OptionError("--tools", f"names {self.tools}, which is not JSON: {error}") from error
+            if not isinstance(tools, list):
+                raise OptionError("--tools", f"names {self.tools}, which has no list of tools")
+            fields["tools"] = tools
+        return fields
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[tuple[httpx.Client, str]]:
+        """Yield a client of the server to talk to, and the name of its model."""
+        with _remote(self.url or _DEFAULT_URL, self.api_key) as client:
+            names = _models(client)
+            if self.url is not None:
+                if not names:
+                    raise UnusableInput(f"no server of the API answers at {self.url}, or it lists no model")
+                yield client, self.name or names[0]
+                return
+            wanted = {self.name, Path(self.name).name.removesuffix(".gguf")} if self.name else set(names[:1])
+            if served := [name for name in names if name in wanted]:
+                yield client, served[0]
+                return
+        if self.name:
+            from plumbline.hub.pull import fetch_missing
+
+            try:
+                fetch_missing(self.name, yes=False)
+            except FileNotFoundError as error:
+                raise UnusableInput(str(error)) from error
+        with (
+            Console(stderr=True).status(
+                f"Starting a server of {self.name or 'the pocket model'} …"
+            ) as status,
+            own_server(self.name) as client,
+        ):
+            status.stop()
+            yield client, _models(client)[0]
+
+
+def _remote(url: str, api_key: str | None) -> httpx.Client:
+    key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
+    try:
+        return httpx.Client(
+            base_url=f"{url.rstrip('/')}/",
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            trust_env=False,
+        )
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise UnusableInput(f"the server's address or key cannot be used: {error}") from error
+
+
+def _models(client: httpx.Client) -> list[str]:
+    """Return the names of a server's models; none if no server answers."""
+    try:
+        answer = client.get("models", timeout=_PROBE)
+        return [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, RecursionError):
+        return []

@@ -1,0 +1,250 @@
+"""Read what a person types, show answers as they come, and obey the commands that begin with a slash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from plumbline.chat.conversation import Conversation, Piece, RefusedError
+
+__all__ = ["Terminal", "field_value"]
+
+_HELP = '''\
+  /set FIELD VALUE   set a field of the requests: /set temperature 0.2, /set seed 7, /set system You are terse.
+  /unset FIELD       leave a field out again
+  /show              show the fields, and the usage of the last answer
+  /again             answer the last question anew
+  /clear             forget the conversation
+  /save FILE         write the conversation to a file
+  /load FILE         go on with a conversation of a file
+  /bye               end; so does Ctrl-D
+  """                begin and end a text of several lines
+Ctrl-C stops an answer. The path of a picture in a message shows it to the model.'''
+_NO_RESULT = "The user gave no result."
+_HISTORY = 1000
+"""Lines that are remembered from one conversation to the next."""
+_LONGEST = 64 * 1024**2
+"""Bytes of a saved conversation."""
+
+
+class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A saved conversation."""
+
+    model: str = ""
+    fields: dict[str, Any] = {}
+    messages: list[dict[str, Any]]
+
+
+class Terminal:
+    """A conversation at a terminal.
+
+    Args:
+        conversation: the conversation.
+        client: a client of the server that answers.
+    """
+
+    def __init__(self, conversation: Conversation, client: httpx.Client) -> None:
+        self._conversation = conversation
+        self._client = client
+        self._dim = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def ask_once(self, prompt: str) -> int:
+        """Ask one question, write its answer to standard output, and return the exit status."""
+        return 0 if self._said(prompt) else 1
+
+    def talk(self) -> int:
+        """Talk until the end of the input."""
+        print(f"Talking to {self._conversation.model}. /help shows what can be typed; Ctrl-D ends.")
+        with _history():
+            while (text := _typed(">>> ")) is not None:
+                if text.startswith("/") and not Path(text.split()[0]).exists():
+                    if self._obey(text[1:].strip()):
+                        break
+                elif text.strip():
+                    self._said(text)
+        return 0
+
+    def _said(self, text: str) -> bool:
+        try:
+            self._conversation.say(text)
+        except RefusedError as error:
+            return _complain(error)
+        return self._answer()
+
+    def _answer(self) -> bool:
+        """Show an answer, and ask for the results of its calls until it has none."""
+        while self._show():
+            calls = self._conversation.calls()
+            for call in calls:
+                function = call["function"]
+                print(f"→ {function['name']}({function['arguments']})")
+                if not sys.stdin.isatty():
+                    continue
+                self._conversation.result(call, _typed("  its result: ") or _NO_RESULT)
+            if not calls or not sys.stdin.isatty():
+                return True
+        return False
+
+    def _show(self) -> bool:
+        """Show an answer as it comes. Ctrl-C stops it; what came of it stays in the conversation."""
+        answers = self._conversation.answers(self._client)
+        shown = ""
+        try:
+            for piece in answers:
+                shown = self._shown(piece, shown)
+        except KeyboardInterrupt:
+            print("\n(stopped)", file=sys.stderr)
+            return False
+        except RefusedError as error:
+            return _complain(error)
+        finally:
+            answers.close()
+            if shown:
+                self._style("")
+                print(flush=True)
+        return True
+
+    def _shown(self, piece: Piece, before: str) -> str:
+        if piece.kind != before:
+            if before:
+                print("\n")
+            self._style(piece.kind)
+        print(printable(piece.text), end="", flush=True)
+        return piece.kind
+
+    def _style(self, kind: str) -> None:
+        """Write thinking dimly."""
+        if self._dim:
+            print("\x1b[2m" if kind == "thinking" else "\x1b[0m", end="")
+
+    def _obey(self, text: str) -> bool:
+        """Obey a command and return whether it ends the conversation."""
+        command, _, rest = text.partition(" ")
+        talk = self._conversation
+        match command, rest.strip():
+            case (("bye" | "exit" | "quit"), _):
+                return True
+            case "clear", "":
+                talk.clear()
+            case "again", "":
+                self._again()
+            case "show", "":
+                print(
+                    json.dumps(
+                        {"model": talk.model, "system": talk.system, **talk.fields},
+                        ensure_ascii=False,
+                        indent=2,
+                    )
+                )
+                print(f"messages: {len(talk.messages)}; usage of the last answer: {json.dumps(talk.usage)}")
+            case "set", setting if " " in setting:
+                name, _, value = setting.partition(" ")
+                if name == "system":
+                    talk.system = value.strip()
+                else:
+                    talk.fields[name] = field_value(value.strip())
+            case "unset", "system":
+                talk.system = ""
+            case "unset", name if name:
+                talk.fields.pop(name, None)
+            case (("save" | "load"), name) if name:
+                self._file(command, Path(name).expanduser())
+            case "help", _:
+                print(_HELP)
+            case _:
+                print(f"There is no /{printable(text)}; /help shows all.", file=sys.stderr)
+        return False
+
+    def _again(self) -> None:
+        messages = self._conversation.messages
+        kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1]["role"] == "user"), 0)
+        if kept:
+            del messages[kept:]
+            self._answer()
+
+    def _file(self, command: str, path: Path) -> None:
+        talk = self._conversation
+        try:
+            if command == "save":
+                saved = _Saved(model=talk.model, fields=talk.fields, messages=talk.messages)
+                path.write_bytes(msgspec.json.format(msgspec.json.encode(saved)))
+                return
+            with path.open("rb") as file:
+                found = msgspec.json.decode(file.read(_LONGEST), type=_Saved)
+        except OSError as error:
+            print(f"{path}: {error.strerror}", file=sys.stderr)
+        except (msgspec.DecodeError, RecursionError) as error:
+            print(f"{path} has no conversation: {error}", file=sys.stderr)
+        else:
+            talk.fields, talk.messages = found.fields, found.messages
+
+
+def field_value(text: str) -> Any:
+    """Return the JSON value that a text writes, or the text.
+
+    >>> field_value("0.2"), field_value("high"), field_value('{"type": "json_object"}')
+    (0.2, 'high', {'type': 'json_object'})
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def printable(text: str) -> str:
+    """Return text of a model without the codes that a terminal obeys."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def _complain(error: Exception) -> bool:
+    print(f"plumbline: {printable(str(error))}", file=sys.stderr)
+    return False
+
+
+@contextlib.contextmanager
+def _history() -> Iterator[None]:
+    """Let the arrow keys edit and repeat what was typed, also from one conversation to the next."""
+    try:
+        import readline
+    except ImportError:  # Windows has none.
+        yield
+        return
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = Path(home, "plumbline", "run_history")
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(_HISTORY)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o600)
+            readline.write_history_file(path)
+
+
+def _typed(prompt: str) -> str | None:
+    """Read a line, or several between lines of three quotes; nothing at Ctrl-C, None at the end of the input."""
+    try:
+        line = input(prompt)
+        if not line.startswith('"""'):
+            return line
+        lines = [line[3:]]
+        while not lines[-1].rstrip().endswith('"""'):
+            lines.append(input("... "))
+    except EOFError:
+        print()
+        return None
+    except KeyboardInterrupt:
+        print()
+        return ""
+    lines[-1] = lines[-1].rstrip()[:-3]
+    return "\n".join(lines).strip("\n")

@@ -1,0 +1,134 @@
+"""A conversation at the terminal keeps what came, and takes back what was refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.chat.conversation import Conversation, RefusedError
+from plumbline.chat.terminal import field_value, printable
+
+_CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+
+
+def _stream(deltas: list[dict[str, Any]]) -> bytes:
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    return b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+def _client(answer: Callable[[dict[str, Any]], httpx.Response]) -> httpx.Client:
+    transport = httpx.MockTransport(lambda request: answer(json.loads(request.content)))
+    return httpx.Client(base_url="http://test/v1/", transport=transport)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["content", "reasoning_content", "reasoning"]), st.text(max_size=9)),
+        max_size=8,
+    )
+)
+def test_the_pieces_are_the_answer(deltas: list[tuple[str, str]]) -> None:
+    talk = Conversation(model="m")
+    talk.say("hello")
+    with _client(
+        lambda _: httpx.Response(200, content=_stream([{name: text} for name, text in deltas]))
+    ) as client:
+        pieces = list(talk.answers(client))
+    text = "".join(text for name, text in deltas if name == "content")
+    assert "".join(piece.text for piece in pieces if piece.kind == "text") == text
+    assert "".join(piece.text for piece in pieces if piece.kind == "thinking") == "".join(
+        text for name, text in deltas if name != "content"
+    )
+    # Thinking is not sent back, and a question that got no answer is not asked twice.
+    assert [message["content"] for message in talk.messages] == (["hello", text] if text else [])
+
+
+@given(st.text(max_size=30), st.data())
+def test_calls_come_together_from_any_pieces(arguments: str, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(arguments)))
+    parts = [{"index": 0, "function": {"arguments": text}} for text in (arguments[:cut], arguments[cut:])]
+    talk = Conversation(model="m")
+    talk.say("look")
+    with _client(
+        lambda _: httpx.Response(200, content=_stream([{"tool_calls": [part]} for part in (_CALL, *parts)]))
+    ) as client:
+        list(talk.answers(client))
+    (call,) = talk.calls()
+    assert (call["id"], call["function"]) == ("c1", {"name": "look", "arguments": arguments})
+    talk.result(call, "seen")
+    assert talk.calls() == []
+
+
+def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
+    talk = Conversation(model="m")
+    talk.say("count")
+    with _client(
+        lambda _: httpx.Response(200, content=_stream([{"content": "1"}, {"content": "2"}]))
+    ) as client:
+        answers: Iterator[Any] = talk.answers(client)
+        next(answers)
+        answers.close()  # type: ignore[attr-defined]
+    assert [message["content"] for message in talk.messages] == ["count", "1"]
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (httpx.Response(400, json={"error": {"message": "too hot"}}), "too hot"),
+        (httpx.Response(502, text="<html>"), "the server answered 502"),
+        (httpx.Response(200, content=b'data: {"error": {"message": "gone"}}\n\n'), "gone"),
+        (httpx.Response(200, content=b"data: [[[\n\ndata: 7\n\n"), ""),
+    ],
+)
+def test_a_refused_question_is_taken_back(response: httpx.Response, reason: str) -> None:
+    talk = Conversation(model="m", fields={"temperature": 9})
+    talk.system = "terse"
+    talk.say("hello")
+    with _client(lambda _: response) as client:
+        if reason:
+            with pytest.raises(RefusedError, match=reason):
+                list(talk.answers(client))
+        else:
+            assert list(talk.answers(client)) == []
+    assert [message["role"] for message in talk.messages] == ["system"]
+
+
+@pytest.mark.parametrize("name", ["a.png", "with space.jpg", "ü.webp"])
+@pytest.mark.parametrize("written", ["{}", "'{}'", '"{}"'])
+def test_a_picture_in_a_message_is_sent(tmp_path: Path, name: str, written: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"picture")
+    talk = Conversation(model="m")
+    text = str(path).replace(" ", "\\ ") if written == "{}" else str(path)
+    talk.say(f"What is on {written.format(text)} there?")
+    parts = talk.messages[0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url"]
+    assert parts[1]["image_url"]["url"].endswith(";base64,cGljdHVyZQ==")
+
+
+def test_a_path_that_is_no_picture_is_text(tmp_path: Path) -> None:
+    talk = Conversation(model="m")
+    talk.say(f"read {tmp_path}/none.png and {tmp_path} and it's 'quoted'")
+    assert isinstance(talk.messages[0]["content"], str)
+
+
+@given(st.text())
+def test_no_code_reaches_the_terminal(text: str) -> None:
+    shown = printable(text)
+    assert not any((ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160 for char in shown)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+    )
+)
+def test_a_field_is_set_to_the_json_that_is_typed(value: Any) -> None:
+    assert field_value(json.dumps(value)) == value
