@@ -10,10 +10,10 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 
 import nox
+import virtualenv
 
 nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["lint", "types", "tests"]
@@ -53,7 +53,7 @@ class Environment:
                 f"Setting up {self._folder.relative_to(ROOT)}. This happens once: one to three minutes on a fast "
                 "connection, longer where torch brings CUDA libraries (3 GB of downloads)."
             )
-            venv.create(self._folder, with_pip=True)
+            virtualenv.cli_run([str(self._folder)])  # Debian's `venv` has no pip.
         began = time.monotonic()
         # The first start would compile the kernels for CPUs, for seconds. Here pip waits for downloads meanwhile, and
         # a failure is told by the start.
@@ -81,9 +81,9 @@ class Environment:
         self._session.run(str(self._bin / command), *arguments, env=environment, external=True)
 
     def _pip(self, *arguments: str) -> None:
-        # Twice quiet: errors only. pip warns of things that a user of the server can ignore.
-        quiet = ("-qq", "--disable-pip-version-check")
-        self.run("python", "-m", "pip", "install", *quiet, *arguments)
+        # A person sees the progress. Elsewhere twice quiet: errors only, for pip warns of what can be ignored.
+        quiet = () if sys.stderr.isatty() else ("-qq",)
+        self.run("python", "-m", "pip", "install", "--disable-pip-version-check", *quiet, *arguments)
 
 
 def _pin(name: str, constraints: str = CONSTRAINTS) -> str:

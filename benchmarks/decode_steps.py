@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
@@ -143,7 +143,7 @@ def serve(target: Path, arguments: list[str]) -> None:
 
 async def _answers(address: str, concurrency: int, load: str, tokens: int) -> None:
     """Stream as many answers as there are places, all at the same time."""
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
 
         async def one(number: int) -> None:
             body = {

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.environment import environment
 from benchmarks.serving.native import answer, prompts, throughput
@@ -46,7 +46,7 @@ async def prefill(server: RunningServer, words: int, seed: int) -> tuple[int, fl
     """Return the tokens of a new prompt of so many words, and the seconds until its answer of one token."""
     choose = random.Random(seed)
     prompt = " ".join(choose.choice(PROMPTS[choose.randrange(len(PROMPTS))].split()) for _ in range(words))
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
         began = time.perf_counter()
         tokens, _ = await answer(client, server, prompt, 1)
         return tokens, time.perf_counter() - began

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from tokenizers import Tokenizer
 
 from benchmarks.environment import environment
@@ -93,7 +93,7 @@ def serving(model: Path, vllm: Path | None, llama: Path | None) -> Iterator[list
 
 
 async def answer(
-    client: httpx.AsyncClient, server: RunningServer, prompt: str, max_tokens: int
+    client: httpx2.AsyncClient, server: RunningServer, prompt: str, max_tokens: int
 ) -> tuple[int, int]:
     """Request one answer; return the tokens of the prompt and of the answer."""
     body = {
@@ -126,8 +126,8 @@ async def throughput(server: RunningServer, texts: Sequence[str], concurrency: i
     """Return tokens per second of the answers to these prompts, `concurrency` at a time."""
     gate = asyncio.Semaphore(concurrency)
     # llama-server closes kept connections after some requests, which a client may notice too late.
-    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=300, limits=limits) as client:
+    limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(timeout=300, limits=limits) as client:
 
         async def run(text: str) -> int:
             async with gate:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.serving.processes import RunningServer, cpu_seconds, peak_memory, serve
 
@@ -41,7 +41,7 @@ class StreamTimes:
     text: str
 
 
-async def one(client: httpx.AsyncClient, server: RunningServer, prompt: str) -> StreamTimes:
+async def one(client: httpx2.AsyncClient, server: RunningServer, prompt: str) -> StreamTimes:
     """Stream one answer."""
     body: dict[str, Any] = {
         "model": server.model,
@@ -73,8 +73,8 @@ async def one(client: httpx.AsyncClient, server: RunningServer, prompt: str) -> 
 
 async def load(server: RunningServer, concurrency: int, requests: int) -> dict[str, Any]:
     """Request `requests` answers, `concurrency` at a time."""
-    limits = httpx.Limits(max_connections=concurrency)
-    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
+    limits = httpx2.Limits(max_connections=concurrency)
+    async with httpx2.AsyncClient(timeout=600, limits=limits) as client:
         gate = asyncio.Semaphore(concurrency)
         found: list[StreamTimes] = []
 

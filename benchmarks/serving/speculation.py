@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.environment import environment
 from benchmarks.serving.processes import RunningServer, free_port, started
@@ -153,7 +153,7 @@ async def answers(
 ) -> tuple[int, float, list[Any]]:
     """Return the tokens of some answers, the seconds that they took, and the answers."""
     gate = asyncio.Semaphore(concurrency)
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
 
         async def one(number: int, body: dict[str, Any]) -> tuple[int, Any]:
             async with gate:

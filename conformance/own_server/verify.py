@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
+import httpx2
 from safetensors.torch import load_file, save_file
 
 from own_server.launch import MODEL, launched_server
@@ -85,7 +85,7 @@ def changing(upstream: str, change: Callable[[Json], Json]) -> Iterator[str]:
         def _pass(self, data: bytes | None) -> None:
             url = upstream.removesuffix("/v1") + self.path
             headers = {"content-type": "application/json"}
-            answer = httpx.request(self.command, url, content=data, headers=headers, timeout=60.0)
+            answer = httpx2.request(self.command, url, content=data, headers=headers, timeout=60.0)
             self.send_response(answer.status_code)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(answer.content)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +23,9 @@ def _stream(deltas: list[dict[str, Any]]) -> bytes:
     return b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks) + b"data: [DONE]\n\n"
 
 
-def _client(answer: Callable[[dict[str, Any]], httpx.Response]) -> httpx.Client:
-    transport = httpx.MockTransport(lambda request: answer(json.loads(request.content)))
-    return httpx.Client(base_url="http://test/v1/", transport=transport)
+def _client(answer: Callable[[dict[str, Any]], httpx2.Response]) -> httpx2.Client:
+    transport = httpx2.MockTransport(lambda request: answer(json.loads(request.content)))
+    return httpx2.Client(base_url="http://test/v1/", transport=transport)
 
 
 @given(
@@ -38,7 +38,7 @@ def test_the_pieces_are_the_answer(deltas: list[tuple[str, str]]) -> None:
     talk = Conversation(model="m")
     talk.say("hello")
     with _client(
-        lambda _: httpx.Response(200, content=_stream([{name: text} for name, text in deltas]))
+        lambda _: httpx2.Response(200, content=_stream([{name: text} for name, text in deltas]))
     ) as client:
         pieces = list(talk.answers(client))
     text = "".join(text for name, text in deltas if name == "content")
@@ -57,7 +57,7 @@ def test_calls_come_together_from_any_pieces(arguments: str, data: st.DataObject
     talk = Conversation(model="m")
     talk.say("look")
     with _client(
-        lambda _: httpx.Response(200, content=_stream([{"tool_calls": [part]} for part in (_CALL, *parts)]))
+        lambda _: httpx2.Response(200, content=_stream([{"tool_calls": [part]} for part in (_CALL, *parts)]))
     ) as client:
         list(talk.answers(client))
     (call,) = talk.calls()
@@ -70,7 +70,7 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
     talk = Conversation(model="m")
     talk.say("count")
     with _client(
-        lambda _: httpx.Response(200, content=_stream([{"content": "1"}, {"content": "2"}]))
+        lambda _: httpx2.Response(200, content=_stream([{"content": "1"}, {"content": "2"}]))
     ) as client:
         answers: Iterator[Any] = talk.answers(client)
         next(answers)
@@ -81,13 +81,13 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        (httpx.Response(400, json={"error": {"message": "too hot"}}), "too hot"),
-        (httpx.Response(502, text="<html>"), "the server answered 502"),
-        (httpx.Response(200, content=b'data: {"error": {"message": "gone"}}\n\n'), "gone"),
-        (httpx.Response(200, content=b"data: [[[\n\ndata: 7\n\n"), ""),
+        (httpx2.Response(400, json={"error": {"message": "too hot"}}), "too hot"),
+        (httpx2.Response(502, text="<html>"), "the server answered 502"),
+        (httpx2.Response(200, content=b'data: {"error": {"message": "gone"}}\n\n'), "gone"),
+        (httpx2.Response(200, content=b"data: [[[\n\ndata: 7\n\n"), ""),
     ],
 )
-def test_a_refused_question_is_taken_back(response: httpx.Response, reason: str) -> None:
+def test_a_refused_question_is_taken_back(response: httpx2.Response, reason: str) -> None:
     talk = Conversation(model="m", fields={"temperature": 9})
     talk.system = "terse"
     talk.say("hello")

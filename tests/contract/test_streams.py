@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import schemathesis
 from support.contract import CONTRACT, EXAMPLES
@@ -26,9 +26,9 @@ EVENTS, MESSAGES = (
 
 def judge(path: str, frames: list[bytes]) -> None:
     headers = {"content-type": "text/event-stream", "x-request-id": "req_1"}
-    body = httpx.ByteStream(b"".join(frames))
-    served = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, stream=body))
-    with httpx.Client(transport=served) as client:
+    body = httpx2.ByteStream(b"".join(frames))
+    served = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, stream=body))
+    with httpx2.Client(transport=served) as client:
         SCHEMA[path]["POST"].validate_response(client.post(f"http://server{path}"))
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import trustme
 from support.servers.ports import free_port
@@ -93,8 +93,8 @@ def test_each_command_prints_what_it_should(tmp_path: Path) -> None:
 def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
     while server.poll() is None:
         try:
-            if httpx.get(f"{url}/health/ready", verify=False).status_code == 200:
+            if httpx2.get(f"{url}/health/ready", verify=False).status_code == 200:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
     raise AssertionError("the server has ended")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any
 
-import httpx
+import httpx2
 from hostile.rows import ROWS, Row
 from PIL import Image
 from websockets.asyncio.client import connect
@@ -75,7 +75,7 @@ class HostileTraffic:
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         # A server may close the connection of any of them, or answer with an error of the client's.
-        with contextlib.suppress(OSError, EOFError, TimeoutError, WebSocketException, httpx.TransportError):
+        with contextlib.suppress(OSError, EOFError, TimeoutError, WebSocketException, httpx2.TransportError):
             async with asyncio.timeout(_PATIENCE):
                 await work
 
@@ -157,7 +157,7 @@ class HostileTraffic:
         await self._post("/v1/chat/completions", json.dumps(body).encode(), {})
 
     async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=_PATIENCE) as client:
+        async with httpx2.AsyncClient(base_url=self._url, timeout=_PATIENCE) as client:
             found = await client.post(
                 path, content=body, headers={"content-type": "application/json", **headers}
             )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
+import httpx2
 from support.servers.ports import free_port
 
 CHAT: dict[str, Any] = {
@@ -46,8 +46,8 @@ class Running:
         status = self.process.poll()
         assert status is None, f"the server has ended with status {status}:\n{self.log}"
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
-        except httpx.HTTPError:
+            return httpx2.get(f"{self.url}/health/ready", timeout=5).status_code == 200
+        except httpx2.HTTPError:
             return False
 
     def signal(self, what: signal.Signals) -> None:
@@ -56,7 +56,7 @@ class Running:
 
     def metric(self, name: str) -> float:
         """Return the sum of the samples of a metric."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
+        lines = httpx2.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         values = [line.rpartition(" ")[2] for line in lines if line.startswith((f"{name}{{", f"{name} "))]
         assert values, name
         return sum(map(float, values))
@@ -118,9 +118,9 @@ def running(
             process.wait(60)
 
 
-def streamed(url: str, client: httpx.Client | None = None) -> str:
+def streamed(url: str, client: httpx2.Client | None = None) -> str:
     """Return the text of a chat that is streamed to its end."""
-    stream = httpx.stream if client is None else client.stream
+    stream = httpx2.stream if client is None else client.stream
     with stream("POST", f"{url}/v1/chat/completions", json={**CHAT, "stream": True}, timeout=120) as answer:
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
     assert answer.status_code == 200, answer.status_code
@@ -144,7 +144,7 @@ class Bystander:
 
     def _read(self) -> None:
         try:
-            with httpx.Client() as client:  # It keeps its connection.
+            with httpx2.Client() as client:  # It keeps its connection.
                 while not self._stopping.is_set():
                     assert streamed(self._url, client) == self._expected, "the answer has changed"
                     self.answers += 1

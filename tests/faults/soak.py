@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
@@ -75,8 +75,8 @@ class Soak:
         self._database = database
         self._random = random.Random(seed)
         self._hostile = HostileTraffic(server.url, server.port, seed)
-        self._client = httpx.AsyncClient(
-            base_url=server.url, timeout=120, limits=httpx.Limits(max_connections=None)
+        self._client = httpx2.AsyncClient(
+            base_url=server.url, timeout=120, limits=httpx2.Limits(max_connections=None)
         )
 
     async def run(self, seconds: float) -> None:
@@ -97,7 +97,7 @@ class Soak:
                 continue
             act = self._random.choice(acts)
             with contextlib.suppress(
-                httpx.TransportError
+                httpx2.TransportError
             ):  # Its connection was reset, or the server was stopped.
                 status = await act()
                 assert status < 500 or status == 503, (act.__name__, status)
@@ -113,7 +113,7 @@ class Soak:
         messages = [{"role": "user", "content": body["input"]}]
         return {"model": "pocket", "messages": messages, "max_tokens": body["max_output_tokens"], **fields}
 
-    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         return await self._client.post(path, json=body)
 
     async def _chat(self) -> int:

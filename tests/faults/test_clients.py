@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.servers.recovery import recovering
 
@@ -77,9 +77,9 @@ def test_more_connections_than_descriptors_get_a_503(tmp_path: Path) -> None:
             other.another()
             for _ in range(150):
                 open_ones.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
-            refused = httpx.get(f"{server.url}/health", timeout=60)
+            refused = httpx2.get(f"{server.url}/health", timeout=60)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             other.another()
         with recovering("More connections than allowed, or than the process has descriptors"):
-            wait_for(lambda: httpx.get(f"{server.url}/health", timeout=60).status_code == 200)
+            wait_for(lambda: httpx2.get(f"{server.url}/health", timeout=60).status_code == 200)
         wait_for(server.is_idle)

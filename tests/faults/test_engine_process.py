@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.servers.family import engine_of, engines_of, family
 from support.servers.recovery import recovering
@@ -49,7 +49,7 @@ def body(path: str, tokens: int, **more: Any) -> dict[str, Any]:
 
 def ask(server: Running, path: str, tokens: int, stream: bool) -> tuple[int, list[Any]]:
     """Return the status, and the JSON of all events or of the body."""
-    with httpx.stream(
+    with httpx2.stream(
         "POST", f"{server.url}{path}", json=body(path, tokens, stream=stream), timeout=120
     ) as answer:
         if answer.headers["content-type"].startswith("application/json"):
@@ -71,7 +71,7 @@ def ask_on_socket(server: Running, tokens: int) -> tuple[int, list[Any]]:
 
 def in_background(server: Running, tokens: int) -> tuple[int, list[Any]]:
     """Send a response in the background, and return what became of it."""
-    made = httpx.post(
+    made = httpx2.post(
         f"{server.url}/v1/responses", json=body("/v1/responses", tokens, background=True), timeout=120
     ).json()
     assert "id" in made, made
@@ -79,7 +79,7 @@ def in_background(server: Running, tokens: int) -> tuple[int, list[Any]]:
     found = made
     while found["status"] in ("queued", "in_progress"):
         time.sleep(0.05)
-        found = httpx.get(path, timeout=60).json()
+        found = httpx2.get(path, timeout=60).json()
     return 200, [found]
 
 
@@ -190,15 +190,15 @@ def test_the_end_of_the_engine_ends_what_it_computes_and_keeps_what_waits(
         with recovering("The process of the engine dies (SIGSEGV in a kernel, no memory)"):
             for way, answer in begun.items():
                 assert what.name in failed(way, *answer.result()), way
-            wait_for(lambda: httpx.get(f"{server.url}/health/ready").status_code == 503)
-            assert what.name in httpx.get(f"{server.url}/health").text
-            assert httpx.get(f"{server.url}/health/live").status_code == 200
+            wait_for(lambda: httpx2.get(f"{server.url}/health/ready").status_code == 503)
+            assert what.name in httpx2.get(f"{server.url}/health").text
+            assert httpx2.get(f"{server.url}/health/live").status_code == 200
             wait_for(server.is_ready)
         for way, answer in waiting.items():
             status, found = answer.result()
             assert (status, texts(found)) == (200, whole[way]), way
         wait_for(server.is_idle)
-        health = httpx.get(f"{server.url}/health").json()
+        health = httpx2.get(f"{server.url}/health").json()
         assert health["status"] == "degraded"
         assert what.name in health["reasons"][0]
         assert server.metric("plumbline_engine_deaths_total") == 1
@@ -241,14 +241,14 @@ def test_a_request_that_ends_the_engine_each_time_is_refused(
         whole = ask(server, path, SHORT, False)[1][0]["choices"]
         url = f"{server.url}{path}"
         for seed in (1, 2):
-            answer = httpx.post(url, json=body(path, 37, seed=seed), timeout=120)
+            answer = httpx2.post(url, json=body(path, 37, seed=seed), timeout=120)
             assert answer.status_code == 503, answer.text
             assert answer.json()["error"]["code"] == "engine_died"
             assert cause in answer.json()["error"]["message"]
             # Another one waits for the next process, and is answered.
             assert ask(server, path, SHORT, False)[1][0]["choices"] == whole
         for stream in (True, False):
-            refused = httpx.post(url, json=body(path, 37, seed=3, stream=stream), timeout=120)
+            refused = httpx2.post(url, json=body(path, 37, seed=3, stream=stream), timeout=120)
             assert refused.status_code == 400
             assert refused.json()["error"]["code"] == "request_quarantined"
         assert ask(server, path, 36, False)[0] == 200
@@ -270,9 +270,9 @@ def test_an_engine_without_addresses_ends_and_what_waits_is_answered(tmp_path: P
         size = int(Path(f"/proc/{engine}/statm").read_text().split()[0]) * resource.getpagesize()
         resource.prlimit(engine, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
 
-        def send(number: int) -> httpx.Response:
+        def send(number: int) -> httpx2.Response:
             wanted = {**_COMMON, "prompt": f"{number} {'word ' * 1_500}", "max_tokens": 4}
-            return httpx.post(f"{server.url}/v1/completions", json=wanted, timeout=120)
+            return httpx2.post(f"{server.url}/v1/completions", json=wanted, timeout=120)
 
         found = list(threads.map(send, range(12)))
         assert {answer.status_code for answer in found} <= {200, 500, 503}

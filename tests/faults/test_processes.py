@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.servers.family import engine_of
 from support.servers.recovery import recovering
@@ -26,7 +26,7 @@ LONG = {**CHAT, "max_tokens": 20_000, "stream": True}
 @contextlib.contextmanager
 def stream(server: Running) -> Iterator[Iterator[dict[str, Any]]]:
     """A long stream that has begun."""
-    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=120) as answer:
+    with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=120) as answer:
         events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
         next(events)
         yield events
@@ -54,7 +54,7 @@ def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path:
     # The client's connection belongs to one API server; the other one sees the same a moment sooner or later.
     with (
         running(tmp_path, "--api-servers=2", "--stuck-after=2") as server,
-        httpx.Client(timeout=60) as client,
+        httpx2.Client(timeout=60) as client,
     ):
         whole = streamed(server.url)
         chat, ready = f"{server.url}/v1/chat/completions", f"{server.url}/health/ready"
@@ -82,7 +82,7 @@ def test_a_first_process_that_is_killed_ends_streams_and_frees_its_port(tmp_path
     """It keeps the engine's process and has the hub of claims, so its API servers end as well."""
     body = {"model": "pocket", "input": "hi", "max_output_tokens": 16}
     with running(tmp_path, "--api-servers=2") as server:
-        made = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+        made = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
         with stream(server) as events:
             server.signal(signal.SIGKILL)
             assert last(events)["error"]["message"] == "The engine's process has ended."
@@ -90,15 +90,15 @@ def test_a_first_process_that_is_killed_ends_streams_and_frees_its_port(tmp_path
             server.process.wait(60)
             wait_for(lambda: not answers(server))
     with running(tmp_path, "--api-servers=2", port=server.port) as again:
-        found = httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60)
+        found = httpx2.get(f"{again.url}/v1/responses/{made['id']}", timeout=60)
         assert found.json() == made
         continued = {**body, "previous_response_id": made["id"]}
-        assert httpx.post(f"{again.url}/v1/responses", json=continued, timeout=60).status_code == 200
+        assert httpx2.post(f"{again.url}/v1/responses", json=continued, timeout=60).status_code == 200
 
 
 def answers(server: Running) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        httpx.get(f"{server.url}/health/live", timeout=5)
+    with contextlib.suppress(httpx2.HTTPError):
+        httpx2.get(f"{server.url}/health/live", timeout=5)
         return True
     return False
 
@@ -106,17 +106,17 @@ def answers(server: Running) -> bool:
 def test_a_server_that_is_killed_has_what_it_acknowledged(tmp_path: Path) -> None:
     body = {"model": "pocket", "input": "hi", "max_output_tokens": 16}
     with running(tmp_path) as server:
-        made = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+        made = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
         late = {**body, "background": True, "max_output_tokens": 20_000, "ignore_eos": True}
-        unfinished = httpx.post(f"{server.url}/v1/responses", json=late, timeout=60).json()
+        unfinished = httpx2.post(f"{server.url}/v1/responses", json=late, timeout=60).json()
         with stream(server):
             server.signal(signal.SIGKILL)
             server.process.wait(60)
     with contextlib.ExitStack() as stack, recovering("SIGKILL"):
         again = stack.enter_context(running(tmp_path, port=server.port))
-        assert httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60).json() == made
+        assert httpx2.get(f"{again.url}/v1/responses/{made['id']}", timeout=60).json() == made
         path = f"{again.url}/v1/responses/{unfinished['id']}"
-        wait_for(lambda: httpx.get(path, timeout=60).json()["status"] == "failed")
+        wait_for(lambda: httpx2.get(path, timeout=60).json()["status"] == "failed")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_log_on_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch: pytes
     ):
         with bystander(server):
             for _ in range(5):
-                wrong = httpx.post(f"{server.url}/v1/chat/completions", json={"model": "x"}, timeout=60)
+                wrong = httpx2.post(f"{server.url}/v1/chat/completions", json={"model": "x"}, timeout=60)
                 assert wrong.status_code in (400, 404)
         server.process.terminate()
         server.process.wait(60)

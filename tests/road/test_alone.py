@@ -13,7 +13,7 @@ MISSING = (
     "triton",
     "litestar",
     "uvicorn",
-    "httpx",
+    "httpx2",
     "sqlalchemy",
     "PIL",
     "plumbline_conformance",

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from support.servers.ports import free_port
 from support.stores.postgres import running_postgres
@@ -58,7 +58,7 @@ class Replica:
 
     def answered(self) -> float:
         """How many chats it has answered."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
+        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics").text
         found = re.findall(
             r'^plumbline_http_requests_total\{path="/v1/chat/completions".*\} (\S+)$', text, re.M
         )
@@ -66,7 +66,7 @@ class Replica:
 
     def runs(self) -> int:
         """How many requests run."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
+        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics").text
         found = re.findall(r"^plumbline_num_requests_running\{.*\} (\S+)$", text, re.M)
         return round(sum(map(float, found)))
 
@@ -83,7 +83,7 @@ class Fleet:
         body = {"model": "m", "messages": MESSAGES, "max_tokens": 4}
         if key is not None:
             body["prompt_cache_key"] = key
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30).status_code
+        return httpx2.post(f"{self.url}/v1/chat/completions", json=body, timeout=30).status_code
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
@@ -97,8 +97,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 def healthy(port: int) -> bool:
     """Whether a server, or a replica behind a proxy, answers on a port."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
-    except httpx.HTTPError:
+        return httpx2.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
+    except httpx2.HTTPError:
         return False
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import yaml
 from support.servers.ports import free_port
 
@@ -105,8 +105,8 @@ def started() -> Replica:
 def _succeeds(pod: Replica, probe: dict[str, Any]) -> bool:
     try:
         path = probe["httpGet"]["path"]
-        return httpx.get(f"http://127.0.0.1:{pod.port}{path}", timeout=1).status_code < 400
-    except httpx.HTTPError:
+        return httpx2.get(f"http://127.0.0.1:{pod.port}{path}", timeout=1).status_code < 400
+    except httpx2.HTTPError:
         return False
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 
@@ -42,9 +42,9 @@ class Load:
         self.repeated = Counter[str]()
         self.failed: list[str] = []
 
-    def run(self, send: Callable[[Load, httpx.Client], None]) -> None:
+    def run(self, send: Callable[[Load, httpx2.Client], None]) -> None:
         """Send requests of one kind on connections that are kept."""
-        with httpx.Client(base_url=self._url, headers=self._headers, timeout=60) as client:
+        with httpx2.Client(base_url=self._url, headers=self._headers, timeout=60) as client:
             while not self._stopping.is_set():
                 try:
                     send(self, client)
@@ -58,13 +58,13 @@ class Load:
         """Let each client finish its request."""
         self._stopping.set()
 
-    def whole(self, client: httpx.Client) -> None:
+    def whole(self, client: httpx2.Client) -> None:
         """A chat whose answer comes at once."""
         answer = client.post("/v1/chat/completions", json=CHAT)
         assert answer.status_code == 200, f"{answer.status_code} {answer.text[:300]}"
         assert answer.json()["choices"][0]["finish_reason"] == "length"
 
-    def streamed(self, client: httpx.Client) -> None:
+    def streamed(self, client: httpx2.Client) -> None:
         """A chat that is streamed for a second or so."""
         body = {**CHAT, "max_tokens": 300, "stream": True}
         with client.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -73,10 +73,10 @@ class Load:
         assert lines[-1] == "data: [DONE]", lines[-1]
         assert '"error"' not in lines[-2], lines[-2]
 
-    def read(self, client: httpx.Client) -> None:
+    def read(self, client: httpx2.Client) -> None:
         """A GET, which may be sent again, once."""
         for again in (True, False):
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 answer = client.get("/v1/models")
                 if answer.status_code == 200:
                     return
@@ -84,7 +84,7 @@ class Load:
                 self.repeated["read"] += 1
         raise AssertionError("a GET failed twice")
 
-    def socket(self, client: httpx.Client) -> None:
+    def socket(self, client: httpx2.Client) -> None:
         """Turns on a WebSocket; one that has not begun may be sent again on another connection."""
         begun = False
         with contextlib.suppress(InvalidHandshake, ConnectionClosed, OSError):

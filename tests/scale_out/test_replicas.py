@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.servers.recovery import recovering
 
@@ -56,7 +56,7 @@ class Reader:
     def read(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
         ended = "whole"
         try:
-            with httpx.stream(method, f"{self._url}{path}", json=body, timeout=60) as answer:
+            with httpx2.stream(method, f"{self._url}{path}", json=body, timeout=60) as answer:
                 if answer.status_code != 200:
                     ended = f"{answer.status_code} {answer.read().decode()}"
                 for line in answer.iter_lines():
@@ -64,7 +64,7 @@ class Reader:
                         self.events.append(event := json.loads(line[6:]))
                         if "choices" not in event and "error" in event:
                             ended = event["error"]["message"]
-        except httpx.TransportError:
+        except httpx2.TransportError:
             ended = "cut"
         self.ended = ended
 
@@ -96,9 +96,9 @@ def test_a_conversation_goes_on_at_any_replica(fleet: Fleet) -> None:
     """R-13: the store is shared."""
     first, second = (f"http://127.0.0.1:{each.port}/v1/responses" for each in fleet.replicas)
     body = {"model": "m", "input": "Hello", "max_output_tokens": 16}
-    made = httpx.post(first, json=body, timeout=30).json()
-    assert httpx.get(f"{second}/{made['id']}").json() == made
-    continued = httpx.post(second, json={**body, "previous_response_id": made["id"]}, timeout=30)
+    made = httpx2.post(first, json=body, timeout=30).json()
+    assert httpx2.get(f"{second}/{made['id']}").json() == made
+    continued = httpx2.post(second, json={**body, "previous_response_id": made["id"]}, timeout=30)
     assert continued.status_code == 200
 
 
@@ -115,7 +115,7 @@ def test_a_proxy_that_routes_by_key_makes_its_limits_those_of_all_replicas(
         for number in range(4):
             headers = {"authorization": f"Bearer key-{number}"}
             answers = [
-                httpx.post(f"{fleet.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+                httpx2.post(f"{fleet.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
                 for _ in range(4)
             ]
             assert [each.status_code for each in answers] == [200, 200, 429, 429]
@@ -144,9 +144,9 @@ def test_a_response_is_cancelled_through_the_proxy(fleet: Fleet) -> None:
     """ST-11: whichever replica the request reaches."""
     for _ in range(4):
         body = {**BACKGROUND, "stream": False}
-        name = httpx.post(f"{fleet.url}/v1/responses", json=body, timeout=30).json()["id"]
+        name = httpx2.post(f"{fleet.url}/v1/responses", json=body, timeout=30).json()["id"]
         began = time.monotonic()
-        answer = httpx.post(f"{fleet.url}/v1/responses/{name}/cancel", timeout=30)
+        answer = httpx2.post(f"{fleet.url}/v1/responses/{name}/cancel", timeout=30)
         assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
         assert time.monotonic() - began < CANCELLED_WITHIN
 

@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 pytestmark = pytest.mark.long
 
 CLIENTS = 8
-_LOST = (httpx.TransportError,)
+_LOST = (httpx2.TransportError,)
 _NUMBERS = itertools.count(1)
 
 
@@ -61,8 +61,8 @@ class Replica:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx2.TransportError:
             return False
 
     def kill(self) -> None:
@@ -144,9 +144,9 @@ class Clients(RuleBasedStateMachine):
         await asyncio.to_thread(victim.kill)
         await asyncio.to_thread(victim.start)
 
-    async def _send(self, method: str, path: str, server: int, body: Any = None) -> httpx.Response | None:
+    async def _send(self, method: str, path: str, server: int, body: Any = None) -> httpx2.Response | None:
         """Return the answer, or None if a kill has cut it."""
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             try:
                 answer = await client.request(method, f"{self.replicas[server].url}{path}", json=body)
             except _LOST:
@@ -159,7 +159,7 @@ class Clients(RuleBasedStateMachine):
 
     # What clients do
 
-    async def _create(self, server: int, **fields: Any) -> tuple[int, httpx.Response | None]:
+    async def _create(self, server: int, **fields: Any) -> tuple[int, httpx2.Response | None]:
         number = next(_NUMBERS)
         body = {"model": "m", "input": f"op{number}", **fields}
         return number, await self._send("POST", "/v1/responses", server, body)
@@ -181,7 +181,7 @@ class Clients(RuleBasedStateMachine):
         else:
             self._note(answer, (*parent.numbers, number))
 
-    def _note(self, answer: httpx.Response, numbers: tuple[int, ...]) -> None:
+    def _note(self, answer: httpx2.Response, numbers: tuple[int, ...]) -> None:
         assert answer.status_code == 200, answer.text
         assert shown(answer.json()["output"]) == list(numbers)
         self.chains.append(Chain(answer.json()["id"], numbers))

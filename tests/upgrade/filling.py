@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 
 __all__ = ["Client", "Filled"]
 
@@ -46,7 +46,7 @@ class Client:
     """
 
     def __init__(self, address: str) -> None:
-        self._http = httpx.Client(base_url=address, timeout=60)
+        self._http = httpx2.Client(base_url=address, timeout=60)
 
     def get(self, path: str) -> Any:
         """Return the JSON, or the status of an error."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from support.servers.ports import free_port
 
@@ -72,6 +72,6 @@ def serving(source: Path, url: str, log: Path) -> Iterator[tuple[str, subprocess
 
 def _is_ready(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/health/ready", timeout=5).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"{address}/health/ready", timeout=5).status_code == 200
+    except httpx2.TransportError:
         return False

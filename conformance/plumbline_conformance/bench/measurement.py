@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-import httpx
+import httpx2
 import msgspec
 from rich.console import Console
 
@@ -230,7 +230,7 @@ async def _round(plan: _Plan, load: Load, sender: Sender, number: int) -> LoadRu
     return await apply(load, sender.send, asked, plan.command.requests or load.requests, seed)
 
 
-async def _ready(client: httpx.AsyncClient, plan: _Plan, target: Target) -> Sender:
+async def _ready(client: httpx2.AsyncClient, plan: _Plan, target: Target) -> Sender:
     """Make a sender, and send one request that is not measured: servers compile or load on their first one."""
     api = APIS[plan.command.api]
     fields = {"model": target.model, **plan.fields}
@@ -243,14 +243,14 @@ async def _ready(client: httpx.AsyncClient, plan: _Plan, target: Target) -> Send
     return sender
 
 
-def _client(plan: _Plan, target: Target) -> httpx.AsyncClient:
+def _client(plan: _Plan, target: Target) -> httpx2.AsyncClient:
     """Return a client of one server, with its key and headers."""
     headers = dict(target.headers)
     if target.api_key:
         # The second is the name of Messages; other APIs ignore it.
         headers |= {"authorization": f"Bearer {target.api_key}", "x-api-key": target.api_key}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(limits=limits, timeout=plan.command.timeout, headers=headers, trust_env=False)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx2.AsyncClient(limits=limits, timeout=plan.command.timeout, headers=headers, trust_env=False)
 
 
 def _names(targets: Sequence[Target]) -> list[str]:

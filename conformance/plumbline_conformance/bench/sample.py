@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from plumbline_conformance.bench.dialects import Api
@@ -62,7 +62,7 @@ class Sender:
     """
 
     def __init__(
-        self, client: httpx.AsyncClient, url: str, api: Api, fields: Mapping[str, Any], timeout: float
+        self, client: httpx2.AsyncClient, url: str, api: Api, fields: Mapping[str, Any], timeout: float
     ) -> None:
         self._client, self._url, self._api, self._fields = client, url, api, fields
         self._timeout = timeout
@@ -85,7 +85,7 @@ class Sender:
             sample.error = f"the answer took more than {self._timeout:g} seconds"
         except RecursionError:
             sample.error = "an event is nested too deeply"
-        except (httpx.HTTPError, httpx.StreamError, ValueError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
             sample.error = f"{type(error).__name__}: {error}".rstrip(": ")
         sample.error = printable(sample.error)[:_LONGEST_ERROR]
         if sample.error:
@@ -93,7 +93,7 @@ class Sender:
         sample.ended = time.perf_counter()
         return sample
 
-    async def _read(self, answer: httpx.Response, sample: RequestSample) -> None:
+    async def _read(self, answer: httpx2.Response, sample: RequestSample) -> None:
         events, complete = _Events(), False
         async for data in answer.aiter_bytes():
             now = time.perf_counter()
@@ -174,7 +174,7 @@ class _Events:
         return event
 
 
-async def _beginning(answer: httpx.Response) -> str:
+async def _beginning(answer: httpx2.Response) -> str:
     """Return the beginning of the body of an error, which may have no end."""
     text = b""
     async for data in answer.aiter_bytes():

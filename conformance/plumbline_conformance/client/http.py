@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 
 from plumbline_conformance.client import http10
@@ -88,9 +88,9 @@ async def conversations(
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
     # One connection per request, so that a connection broken by a crash does not affect the next request.
-    limits = httpx.Limits(max_keepalive_connections=0)
+    limits = httpx2.Limits(max_keepalive_connections=0)
     longest = max(patience, _LEAST_PATIENCE)
-    async with httpx.AsyncClient(timeout=longest, headers=headers, limits=limits) as client:
+    async with httpx2.AsyncClient(timeout=longest, headers=headers, limits=limits) as client:
         wire = _Wire(client, target, patience, BusyRetry(left))
         yield lambda: Conversation(wire)
 
@@ -148,7 +148,7 @@ def _seeded(target: Target, body: Any) -> Any:
 class _Wire:
     """Send requests and keep everything that the server sends."""
 
-    def __init__(self, client: httpx.AsyncClient, target: Target, patience: float, retry: BusyRetry) -> None:
+    def __init__(self, client: httpx2.AsyncClient, target: Target, patience: float, retry: BusyRetry) -> None:
         self._client = client
         self._target = target
         self._patience = patience
@@ -185,18 +185,18 @@ class _Wire:
                 else:
                     client = sockets.http(request.socket, self._kept) if request.socket else self._client
                     await self._exchange(client, exchange, started)
-        except (TimeoutError, httpx.TimeoutException) as error:
+        except (TimeoutError, httpx2.TimeoutException) as error:
             self._late += 1
             exchange.error = f"{type(error).__name__}: no end after {patience:g} seconds"
-        except httpx.LocalProtocolError as error:
-            # httpx shows the value of an invalid header in an escaped form, in which redaction would not find a key.
+        except httpx2.LocalProtocolError as error:
+            # httpx2 shows the value of an invalid header in an escaped form, in which redaction would not find a key.
             said = str(error)
             why = "a header that cannot be sent" if "header" in said.lower() else said
             exchange.error = f"{type(error).__name__}: {why}"
         except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            httpx.StreamError,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            httpx2.StreamError,
             OSError,
             ValueError,
             OverflowError,
@@ -217,12 +217,12 @@ class _Wire:
         """The headers of every request, without a wish for a coding: bytes are kept as they come."""
         return {**_plain(self._client.headers), "accept-encoding": "identity"}
 
-    def _kept(self) -> httpx.AsyncClient:
+    def _kept(self) -> httpx2.AsyncClient:
         """Return a client with one connection that it keeps."""
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        return httpx.AsyncClient(timeout=self._client.timeout, headers=self._client.headers, limits=limits)
+        limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
+        return httpx2.AsyncClient(timeout=self._client.timeout, headers=self._client.headers, limits=limits)
 
-    async def _exchange(self, client: httpx.AsyncClient, exchange: Exchange, started: float) -> None:
+    async def _exchange(self, client: httpx2.AsyncClient, exchange: Exchange, started: float) -> None:
         async with client.stream(
             exchange.method, exchange.url, content=exchange.request_body, headers=exchange.request_headers
         ) as answer:
@@ -246,6 +246,6 @@ class _Wire:
                 exchange.error = f"all bodies together are longer than {_MAX_TOTAL} bytes"
 
 
-def _plain(headers: httpx.Headers) -> dict[str, str]:
+def _plain(headers: httpx2.Headers) -> dict[str, str]:
     """Return the headers that also apply to a WebSocket handshake."""
     return {name: value for name, value in headers.items() if name in ("authorization", "user-agent")}

@@ -1,4 +1,4 @@
-"""Send a request of HTTP/1.0, which httpx cannot, and keep the bytes of the answer as they come."""
+"""Send a request of HTTP/1.0, which httpx2 cannot, and keep the bytes of the answer as they come."""
 
 from __future__ import annotations
 

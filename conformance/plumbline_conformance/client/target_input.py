@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
+import httpx2
 
 from plumbline_conformance.console.options import OptionError, UnusableInput
 from plumbline_conformance.recording.redaction import redacted_url
@@ -149,8 +149,8 @@ def _unusable(url: str) -> str | None:
     if "#" in url:
         return "has a fragment (#…), which is never sent: leave it out"
     try:
-        httpx.URL(url)
-    except httpx.InvalidURL:
+        httpx2.URL(url)
+    except httpx2.InvalidURL:
         return "has a host that is not a valid domain name or address"
     return None
 

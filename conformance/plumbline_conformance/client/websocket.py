@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
@@ -35,9 +35,9 @@ class Sockets:
 
     def __init__(self) -> None:
         self._open: dict[str, ClientConnection] = {}
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._clients: dict[str, httpx2.AsyncClient] = {}
 
-    def http(self, name: str, make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
+    def http(self, name: str, make: Callable[[], httpx2.AsyncClient]) -> httpx2.AsyncClient:
         """Return the client of a connection of HTTP, which is made at its first use."""
         if name not in self._clients:
             self._clients[name] = make()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
+import httpx2
 from rich.console import Console
 
 from plumbline.chat.conversation import Conversation
@@ -90,7 +90,7 @@ class RunCommand(Command, frozen=True, kw_only=True):
         return fields
 
     @contextlib.contextmanager
-    def _client(self) -> Iterator[tuple[httpx.Client, str]]:
+    def _client(self) -> Iterator[tuple[httpx2.Client, str]]:
         """Yield a client of the server to talk to, and the name of its model."""
         with _remote(self.url or _DEFAULT_URL, self.api_key) as client:
             names = _models(client)
@@ -120,22 +120,22 @@ class RunCommand(Command, frozen=True, kw_only=True):
             yield client, _models(client)[0]
 
 
-def _remote(url: str, api_key: str | None) -> httpx.Client:
+def _remote(url: str, api_key: str | None) -> httpx2.Client:
     key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
     try:
-        return httpx.Client(
+        return httpx2.Client(
             base_url=f"{url.rstrip('/')}/",
             headers={"authorization": f"Bearer {key}"} if key else {},
             trust_env=False,
         )
-    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+    except (httpx2.InvalidURL, UnicodeEncodeError) as error:
         raise UnusableInput(f"the server's address or key cannot be used: {error}") from error
 
 
-def _models(client: httpx.Client) -> list[str]:
+def _models(client: httpx2.Client) -> list[str]:
     """Return the names of a server's models; none if no server answers."""
     try:
         answer = client.get("models", timeout=_PROBE)
         return [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, RecursionError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError, RecursionError):
         return []

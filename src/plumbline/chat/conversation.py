@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import httpx
+import httpx2
 import msgspec
 
 __all__ = ["Conversation", "Piece", "RefusedError"]
@@ -89,7 +89,7 @@ class Conversation(msgspec.Struct, kw_only=True):
         """Add the result of a call."""
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
 
-    def answers(self, client: httpx.Client) -> Generator[Piece]:
+    def answers(self, client: httpx2.Client) -> Generator[Piece]:
         """Ask for an answer and yield its pieces. What came of it is kept, even if the caller stops in the middle.
 
         Raises:
@@ -106,14 +106,14 @@ class Conversation(msgspec.Struct, kw_only=True):
         answer = _Answer()
         try:
             with client.stream(
-                "POST", "chat/completions", json=body, timeout=httpx.Timeout(10, read=_FIRST_BYTE)
+                "POST", "chat/completions", json=body, timeout=httpx2.Timeout(10, read=_FIRST_BYTE)
             ) as got:
                 if not got.is_success:
                     raise RefusedError(_error(got.read()) or f"the server answered {got.status_code}")
                 for line in got.iter_lines():
                     if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
                         yield from answer.take(data)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise RefusedError(f"the server cannot be reached: {error}") from error
         finally:
             self.usage = answer.usage

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from plumbline_conformance.console.options import UnusableInput
 
@@ -26,7 +26,7 @@ _STOP = 10.0
 
 
 @contextmanager
-def own_server(model: str, options: tuple[str, ...] = ()) -> Iterator[httpx.Client]:
+def own_server(model: str, options: tuple[str, ...] = ()) -> Iterator[httpx2.Client]:
     """Start a server of a model, yield a client of it, and stop it afterwards.
 
     Args:
@@ -55,8 +55,8 @@ def own_server(model: str, options: tuple[str, ...] = ()) -> Iterator[httpx.Clie
         ):  # The terminal's window was closed: stop the server, too.
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
-            with httpx.Client(
-                base_url="http://localhost/v1/", transport=httpx.HTTPTransport(uds=str(socket))
+            with httpx2.Client(
+                base_url="http://localhost/v1/", transport=httpx2.HTTPTransport(uds=str(socket))
             ) as client:
                 _wait(client, child, log)
                 yield client
@@ -64,12 +64,12 @@ def own_server(model: str, options: tuple[str, ...] = ()) -> Iterator[httpx.Clie
             _stop(child)
 
 
-def _wait(client: httpx.Client, child: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(client: httpx2.Client, child: subprocess.Popen[bytes], log: Path) -> None:
     while child.poll() is None:
         try:
             if client.get("models", timeout=5).is_success:
                 return
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             pass
         time.sleep(_EVERY)
     last = log.read_text("utf-8", "replace").splitlines()[-_SHOWN:]

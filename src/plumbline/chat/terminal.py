@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from plumbline.chat.conversation import Conversation, Piece, RefusedError
@@ -51,7 +51,7 @@ class Terminal:
         client: a client of the server that answers.
     """
 
-    def __init__(self, conversation: Conversation, client: httpx.Client) -> None:
+    def __init__(self, conversation: Conversation, client: httpx2.Client) -> None:
         self._conversation = conversation
         self._client = client
         self._dim = sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from example_servers.good_server import KEY, MODEL, serving
 from example_servers.reference import application
@@ -83,12 +83,12 @@ async def answered(
             yield piece
             await asyncio.sleep(0)
 
-    async def handle(request: httpx.Request) -> httpx.Response:
+    async def handle(request: httpx2.Request) -> httpx2.Response:
         asked = json.loads(request.content)
         assert (asked["model"], asked["stream"]) == ("m", True)
-        return httpx.Response(status, content=body())
+        return httpx2.Response(status, content=body())
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(handle)) as client:
         return await Sender(client, "http://server/v1", APIS[api], {"model": "m"}, seconds).send("hi", 7)
 
 

@@ -197,7 +197,7 @@ def test_no_password_of_an_address_is_shown(
 
 
 def test_a_key_that_cannot_be_sent_is_not_shown_by_the_client_either() -> None:
-    """httpx shows the value of a header that it refuses, and shows it escaped."""
+    """httpx2 shows the value of a header that it refuses, and shows it escaped."""
 
     async def sent(base_url: str) -> Exchange:
         target = Target(base_url=base_url, model="m", api_key=f"{KEY}\n")

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -40,7 +40,7 @@ def url() -> Iterator[str]:
 
 
 def asked(url: str, **message: Any) -> Any:
-    return httpx.post(url, json={"jsonrpc": "2.0", "id": 7, **message}, timeout=10).json()
+    return httpx2.post(url, json={"jsonrpc": "2.0", "id": 7, **message}, timeout=10).json()
 
 
 def test_the_official_client_lists_and_calls_its_tools(url: str) -> None:
@@ -65,28 +65,28 @@ def test_the_official_client_lists_and_calls_its_tools(url: str) -> None:
     [(b"", 400), (b"[]", 400), (b"{", 400), (b'{"method": "notifications/initialized"}', 202)],
 )
 def test_a_message_without_an_answer_has_a_status_only(url: str, body: bytes, status: int) -> None:
-    answer = httpx.post(url, content=body, timeout=10)
+    answer = httpx2.post(url, content=body, timeout=10)
 
     assert (answer.status_code, answer.content) == (status, b"")
 
 
 def test_other_paths_and_methods_are_refused(url: str) -> None:
-    assert httpx.post(f"{url}/other", json={}, timeout=10).status_code == 404
-    assert httpx.get(url, timeout=10).status_code == 405
-    assert httpx.delete(url, timeout=10).status_code == 405
+    assert httpx2.post(f"{url}/other", json={}, timeout=10).status_code == 404
+    assert httpx2.get(url, timeout=10).status_code == 405
+    assert httpx2.delete(url, timeout=10).status_code == 405
     assert asked(url, method="resources/list")["error"]["code"] == -32601
 
 
 def test_a_refused_request_leaves_the_connection_usable(url: str) -> None:
     message = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
-    with httpx.Client(timeout=10, limits=httpx.Limits(max_connections=1)) as client:
+    with httpx2.Client(timeout=10, limits=httpx2.Limits(max_connections=1)) as client:
         assert client.post(f"{url}/other", json=message).status_code == 404
         assert client.post(url, json=message).json() == {"jsonrpc": "2.0", "id": 7, "result": {}}
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "\xb2", str(1 << 40)])
 def test_a_length_that_cannot_be_read_is_refused(url: str, length: str) -> None:
-    address = httpx.URL(url)
+    address = httpx2.URL(url)
     head = f"POST {MCP_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
     with socket.create_connection((address.host, address.port or 80), timeout=10) as connection:
         connection.sendall(head.encode("latin-1"))

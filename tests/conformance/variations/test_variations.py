@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.about import about
 from websockets.asyncio.client import connect
@@ -128,7 +128,7 @@ def test_every_case_has_a_name_of_its_own() -> None:
 async def read(server: VariationServer, case: LegalAnswer) -> str:
     """The text of a streamed chat completion, by a client that reads events as WHATWG says."""
     body = {"stream": True, "messages": []}
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx2.AsyncClient(timeout=10) as client:
         found = await client.post(f"{server.url(case)}/chat/completions", json=body)
     assert found.status_code == 200
     seen = exchange("/chat/completions", body)
@@ -148,7 +148,7 @@ async def test_a_case_that_fails_is_an_error_over_http() -> None:
     async with serving() as server:
         for case in CASES:
             if case.sending.fails == "cut":
-                with pytest.raises(httpx.RemoteProtocolError):
+                with pytest.raises(httpx2.RemoteProtocolError):
                     await read(server, case)
             elif case.sending.fails == "status":
                 with pytest.raises(AssertionError):
@@ -255,7 +255,7 @@ async def test_a_request_that_is_none_ends_its_connection_alone(raw: bytes) -> N
     ],
 )
 async def test_a_request_of_another_form_is_answered(body: Any) -> None:
-    async with serving() as server, httpx.AsyncClient(timeout=5) as client:
+    async with serving() as server, httpx2.AsyncClient(timeout=5) as client:
         assert (await client.post(f"{server.url(PLAIN)}/chat/completions", json=body)).status_code == 200
 
 
@@ -278,7 +278,7 @@ async def test_the_server_ends_while_a_client_keeps_its_connection() -> None:
 
 
 async def test_an_outcome_without_words_is_a_failure() -> None:
-    async with serving() as server, httpx.AsyncClient(timeout=5) as client:
+    async with serving() as server, httpx2.AsyncClient(timeout=5) as client:
         await client.post(f"{server.root}/{PLAIN.slug}/outcome", json={"ok": False, "error": ""})
     assert server.outcomes == {PLAIN.slug: "the program gave no error"}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from example_servers.good_server import MODEL, app, serving
 from example_servers.proxied_servers import CHUNKED, GET, between, loops, replays, talk
@@ -276,7 +276,7 @@ def test_watching_reports_as_checking_does_and_replays(
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
     ask = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
     with serving(app()) as upstream, watched(upstream, Outputs(json=first), run) as (base_url, status):
-        client = httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {KEY}"})
+        client = httpx2.Client(base_url=base_url, headers={"authorization": f"Bearer {KEY}"})
         with client:
             for body in (
                 ask,
@@ -312,7 +312,7 @@ def test_watching_a_broken_server_reports_it(capsys: pytest.CaptureFixture[str])
         between(broken) as (_, behind, _seen),
         watched(f"http://127.0.0.1:{behind}", Outputs()) as (base_url, status),
     ):
-        httpx.post(f"{base_url}/chat/completions", json={})
+        httpx2.post(f"{base_url}/chat/completions", json={})
 
     assert status == [1]
     out = capsys.readouterr().out

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 import uvicorn
@@ -62,16 +62,16 @@ def test_every_path_is_answered_in_the_form_of_its_api() -> None:
     with waiting() as (application, _, url):
         application.progress = LoadProgress("loading weights", 2**20, 2**21)
         for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("DELETE", "/nowhere")):
-            answer = httpx.request(method, url + path)
+            answer = httpx2.request(method, url + path)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
             assert answer.json()["error"]["code"] == "engine_unavailable"
             assert "loading weights, 1 MiB of 2 MiB" in answer.json()["error"]["message"]
             assert answer.headers["x-request-id"]
-        assert httpx.post(f"{url}/v1/messages").json()["error"]["type"] == "overloaded_error"
-        page = httpx.get(url)
+        assert httpx2.post(f"{url}/v1/messages").json()["error"]["type"] == "overloaded_error"
+        page = httpx2.get(url)
         assert (page.status_code, page.headers["refresh"]) == (503, "2")
         assert "loading weights, 1 MiB of 2 MiB" in page.text
-        head = httpx.head(f"{url}/health")
+        head = httpx2.head(f"{url}/health")
         assert (head.status_code, head.content) == (503, b"")
 
 
@@ -82,7 +82,7 @@ def test_probes_see_how_far_the_start_is(path: str, status: int) -> None:
     with waiting() as (application, _, url):
         for total in (0, 10):
             application.progress = LoadProgress("loading <weights>", 5, total)
-            answer = httpx.get(url + path)
+            answer = httpx2.get(url + path)
             assert answer.status_code == status
             health = msgspec.json.decode(answer.content, type=Health, strict=True)
             assert (health.status, health.progress.stage) == ("starting", "loading <weights>")  # type: ignore[union-attr]

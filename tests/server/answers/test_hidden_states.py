@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 from support.servers.live import live
@@ -23,26 +23,26 @@ PATHS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
+def client() -> Iterator[httpx2.Client]:
     with (
         live(lambda: load(pocket_settings()), Settings()) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        httpx2.Client(base_url=server.url, timeout=60) as client,
     ):
         yield client
 
 
-def ask(client: httpx.Client, path: str, **more: Any) -> httpx.Response:
+def ask(client: httpx2.Client, path: str, **more: Any) -> httpx2.Response:
     body = {"model": MODEL, "max_tokens": 5, "return_hidden_states": True, **PATHS[path], **more}
     return client.post(path, json=body)
 
 
-def chunks(answer: httpx.Response) -> list[Any]:
+def chunks(answer: httpx2.Response) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
     return [json.loads(line)["choices"][0] for line in lines]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_choice_has_the_state_that_its_last_token_is_drawn_from(client: httpx.Client, path: str) -> None:
+def test_a_choice_has_the_state_that_its_last_token_is_drawn_from(client: httpx2.Client, path: str) -> None:
     more = {"temperature": 0, "return_token_ids": True, "ignore_eos": True}
     answer = ask(client, path, **more).json()
     choice = answer["choices"][0]
@@ -61,7 +61,7 @@ def test_a_choice_has_the_state_that_its_last_token_is_drawn_from(client: httpx.
     assert [one for one in states if one] == [choice["hidden_states"]]
 
 
-def test_the_choices_of_a_request_have_their_own(client: httpx.Client) -> None:
+def test_the_choices_of_a_request_have_their_own(client: httpx2.Client) -> None:
     choices = ask(client, "/v1/completions", n=3, seed=1, temperature=2, max_tokens=12).json()["choices"]
     assert len({tuple(choice["hidden_states"]) for choice in choices}) == 3
     plain = ask(client, "/v1/completions", return_hidden_states=False).json()["choices"][0]
@@ -78,7 +78,7 @@ def test_the_choices_of_a_request_have_their_own(client: httpx.Client) -> None:
     ],
 )
 def test_what_cannot_have_them_is_refused_by_name(
-    client: httpx.Client, path: str, more: dict[str, Any]
+    client: httpx2.Client, path: str, more: dict[str, Any]
 ) -> None:
     answer = ask(client, path, **more)
     assert answer.status_code == 400

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from support.servers.live import live
@@ -26,7 +26,7 @@ OPTION = COMMAND.split("--logits-processor ")[1].strip()
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     """A server with the guide's processor, in the guide's file."""
     folder = tmp_path_factory.mktemp("processors")
     (folder / "ban_after.py").write_text(MODULE)
@@ -35,16 +35,16 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         settings = msgspec.structs.replace(pocket_settings(), logits_processors=read_processors((OPTION,)))
         with (
             live(lambda: load(settings), Settings()) as server,
-            httpx.Client(base_url=server.url, timeout=60) as client,
+            httpx2.Client(base_url=server.url, timeout=60) as client,
         ):
             yield client
 
 
-def ask(client: httpx.Client, **changes: Any) -> httpx.Response:
+def ask(client: httpx2.Client, **changes: Any) -> httpx2.Response:
     return client.post("/v1/completions", json={**EXAMPLE, **changes})
 
 
-def test_the_example_of_the_guide_works(client: httpx.Client) -> None:
+def test_the_example_of_the_guide_works(client: httpx2.Client) -> None:
     (arguments,) = (one["kwargs"] for one in EXAMPLE["logits_processors"])
     (banned,) = arguments["token_ids"]
     plain = ask(client, logits_processors=None).json()["choices"][0]["token_ids"]
@@ -60,7 +60,7 @@ def test_the_example_of_the_guide_works(client: httpx.Client) -> None:
     assert banned not in found[0][arguments["after"] :]
 
 
-def test_pickled_code_is_refused(client: httpx.Client) -> None:
+def test_pickled_code_is_refused(client: httpx2.Client) -> None:
     answer = ask(client, custom_logit_processor='{"callable": "80049512"}', logits_processors=None)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "custom_logit_processor"
@@ -82,14 +82,14 @@ def test_pickled_code_is_refused(client: httpx.Client) -> None:
     ],
 )
 def test_what_cannot_be_is_a_400_that_names_the_field(
-    client: httpx.Client, changes: dict[str, Any], field: str
+    client: httpx2.Client, changes: dict[str, Any], field: str
 ) -> None:
     answer = ask(client, **changes)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
 
 
-def test_a_response_names_them_too(client: httpx.Client) -> None:
+def test_a_response_names_them_too(client: httpx2.Client) -> None:
     body = {"model": EXAMPLE["model"], "input": "hi", "max_output_tokens": 16, "logits_processors": ["other"]}
     answer = client.post("/v1/responses", json=body)
     assert answer.status_code == 400
@@ -98,7 +98,7 @@ def test_a_response_names_them_too(client: httpx.Client) -> None:
     assert client.post("/v1/responses", json=body).status_code == 200
 
 
-def test_one_that_fails_is_named(client: httpx.Client) -> None:
+def test_one_that_fails_is_named(client: httpx2.Client) -> None:
     failing = [{"qualname": "ban_after", "kwargs": {"token_ids": ["text"], "after": 2}}]
     answer = ask(client, logits_processors=failing)
     assert answer.status_code == 500

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from support.servers.recovery import recovering
@@ -159,7 +159,7 @@ def test_two_requests_on_one_conversation_are_refused_across_processes(two: Runn
 
 
 def test_the_metrics_of_each_are_those_of_all(two: Running) -> None:
-    def counted(client: httpx.Client) -> dict[str, float]:
+    def counted(client: httpx2.Client) -> dict[str, float]:
         lines = client.get("/metrics").text.splitlines()
         return {
             line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
@@ -203,7 +203,7 @@ def test_a_killed_api_server_takes_only_its_own_streams_along(two: Running) -> N
                 if _address(process.pid, two.folder) == "api2.sock"
             )
             os.kill(victim, signal.SIGKILL)
-            with pytest.raises(httpx.HTTPError):
+            with pytest.raises(httpx2.HTTPError):
                 list(leaving.iter_raw())
             wait_for(lambda: two.engine.num_running == 1)
             two.let()

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from support.servers.supervised import KEY, Running, supervised, wait_for
@@ -74,4 +74,4 @@ def test_keys_are_renewed_in_all_api_servers(tmp_path: Path) -> None:
         wait_for(lambda: third in running.supervisor._hub._addresses.values())
         assert statuses(running, "a-third-key", (3,)) == [200]
         assert statuses(running, KEY, (3,)) == [401]
-        assert httpx.get(f"http://127.0.0.1:{running.port}/v1/models").status_code == 401
+        assert httpx2.get(f"http://127.0.0.1:{running.port}/v1/models").status_code == 401

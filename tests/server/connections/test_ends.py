@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 from support.models import answer_with, scripted, served, tiny_engine
 from support.servers.live import Live, live
@@ -85,7 +85,7 @@ def running(server: Live) -> set[asyncio.Task[object]]:
 
 
 def held(server: Live) -> dict[str, float]:
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
     names = ("plumbline_held_bytes{", "plumbline_websockets_open", "plumbline_num_requests_")
     return {
         line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)

@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import trustme
 from support.models import answer_with, scripted, served, slow_down, tiny_engine
@@ -179,9 +179,9 @@ def test_connections_are_accepted_for_a_while_if_the_operator_wants_that() -> No
     """Probes see that the server stops before it refuses anything."""
     with live(lambda: served(scripted()), Settings(stop_delay=600)) as server:
         server.stop()
-        while httpx.get(f"{server.url}/health/ready").status_code == 200:
+        while httpx2.get(f"{server.url}/health/ready").status_code == 200:
             time.sleep(0.01)
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=BODY)
+        answer = httpx2.post(f"{server.url}/v1/chat/completions", json=BODY)
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         server.server.force_exit = True
         server.thread.join(20)
@@ -229,9 +229,9 @@ def test_a_server_that_stops_finishes_responses_in_the_background(tmp_path: Path
     slow, url = scripted(answer_with("one two three"), delay=0.02), f"sqlite:///{tmp_path / 's.db'}"
     body = {"model": "test-model", "input": "hi", "background": True}
     with live(lambda: served(slow), Settings(store=url)) as server:
-        made = httpx.post(f"{server.url}/v1/responses", json=body).json()
+        made = httpx2.post(f"{server.url}/v1/responses", json=body).json()
     with live(lambda: served(scripted()), Settings(store=url)) as server:
-        found = httpx.get(f"{server.url}/v1/responses/{made['id']}").json()
+        found = httpx2.get(f"{server.url}/v1/responses/{made['id']}").json()
     assert found["status"] == "completed"
 
 
@@ -243,7 +243,7 @@ def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event(twice: boo
     with live(lambda: served(engine), Settings(shutdown_timeout=600 if twice else 0.1)) as server:
         slow_down(engine)
         events = []
-        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
+        with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
                     events.append(line.removeprefix("data: "))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.models import scripted, served, tiny_engine
 from support.servers.asgi import as_catalog
@@ -108,7 +108,7 @@ def test_an_answer_to_http_1_0_ends_with_its_connection(echoing: Live, fields: d
     head, _, body = raw.partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head
-    wanted = httpx.post(f"{echoing.url}/v1/chat/completions", content=content, headers=headers)
+    wanted = httpx2.post(f"{echoing.url}/v1/chat/completions", content=content, headers=headers)
     assert head.split()[1] == str(wanted.status_code).encode()
     assert (b"content-length" in head) == ("content-length" in wanted.headers)
     assert shown(body) == shown(wanted.content)
@@ -322,7 +322,7 @@ def test_more_connections_than_allowed_are_turned_away(caplog: pytest.LogCapture
                 assert response(fourth)[0] == 503
             first.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert response(first)[0] == 200
-        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx2.get(f"{server.url}/health").status_code == 200
     assert [line for line in caplog.messages if "connections" in line] == [
         "status 503: more than 2 connections (--max-connections)"
     ]
@@ -346,7 +346,7 @@ def test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again() -> None:
     """systemd and Kubernetes start a process again that has ended, and not one that answers 503 for ever."""
     engine = scripted()
     with live(lambda: served(engine), Settings()) as server:
-        assert httpx.get(f"{server.url}/health/live").status_code == 200
+        assert httpx2.get(f"{server.url}/health/live").status_code == 200
         engine._closed = True
         server.thread.join(20)
         assert not server.thread.is_alive()

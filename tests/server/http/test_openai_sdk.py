@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-import httpx
+import httpx2
 import openai
 import pydantic
 import pytest
@@ -188,7 +188,7 @@ def test_a_large_body_gets_its_answer(echoing: Live) -> None:
         for start in range(0, len(body), 65_536):
             yield body[start : start + 65_536]
 
-    with httpx.Client(base_url=echoing.url, headers=headers, timeout=20) as http:
+    with httpx2.Client(base_url=echoing.url, headers=headers, timeout=20) as http:
         for content in (body, pieces()):
             answer = http.post("/v1/responses", content=content)
             assert answer.status_code == 413
@@ -230,8 +230,8 @@ async def test_leaving_a_plain_request_frees_it_too(gated: tuple[Live, GatedEngi
 
 def listens(server: Live) -> bool:
     try:
-        httpx.get(f"{server.url}/health/ready")
-    except httpx.ConnectError:
+        httpx2.get(f"{server.url}/health/ready")
+    except httpx2.ConnectError:
         return False
     return True
 

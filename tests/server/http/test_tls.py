@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
@@ -78,7 +78,7 @@ def certificates(tmp_path: Path) -> Certificates:
 def test_answers_over_tls(certificates: Certificates) -> None:
     with (
         live(lambda: served(scripted()), certificates.settings()) as server,
-        httpx.Client(verify=certificates.trusting) as client,
+        httpx2.Client(verify=certificates.trusting) as client,
     ):
         url = f"https://127.0.0.1:{server.port}/v1/chat/completions"
         whole = client.post(url, json=CHAT)
@@ -169,9 +169,9 @@ def test_clients_need_a_certificate_of_the_authorities_of_now(
         if by is not None:
             by.issue_cert("client@example.org").configure_cert(trusting)
         try:
-            with httpx.Client(verify=trusting) as client:
+            with httpx2.Client(verify=trusting) as client:
                 return client.get(f"https://127.0.0.1:{server.port}/health").status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     with live(lambda: served(scripted()), certificates.settings(ssl_ca_certs=str(authorities))) as server:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from support.models import scripted, served
 from support.servers.asgi import serving
@@ -105,7 +105,7 @@ def on_socket(path: Path) -> Iterator[None]:
 
 def test_answers_over_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with on_socket(path), httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+    with on_socket(path), httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) as client:
         answer = client.post("http://any/v1/chat/completions", json={**CHAT, "stream": True})
 
     assert answer.status_code == 200

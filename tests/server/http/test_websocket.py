@@ -17,7 +17,7 @@ from socket import create_connection as socket_of
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from openai import OpenAI
 from openai.types.beta.beta_response_steer_failed_event import BetaResponseSteerFailedEvent
@@ -304,7 +304,7 @@ def test_a_client_that_leaves_stops_its_turn() -> None:
         socket.recv(timeout=20)
         socket.close()
         deadline = time.monotonic() + 20
-        while "vllm:num_requests_running{" in (text := httpx.get(f"{server.url}/metrics").text):
+        while "vllm:num_requests_running{" in (text := httpx2.get(f"{server.url}/metrics").text):
             running = next(
                 line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.models import served, tiny_engine
 from support.servers.live import live
@@ -41,7 +41,7 @@ REQUESTS = {
 def test_the_first_event_has_what_an_http_answer_has_in_headers(name: str) -> None:
     body = {**BODY, **REQUESTS[name]}
     with live(lambda: served(tiny_engine()), Settings()) as server:
-        answer = httpx.post(f"{server.url}/v1/responses", json=body, timeout=30)
+        answer = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=30)
         assert answer.status_code == 200, answer.text
         with connect(f"ws://127.0.0.1:{server.port}/v1/responses") as socket:
             socket.send(json.dumps({"type": "response.create", "stream_id": "a", **body}))

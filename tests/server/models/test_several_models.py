@@ -15,7 +15,7 @@ import json
 import weakref
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from support.bodies import BODIES, each_api
 from support.models import until
@@ -98,7 +98,7 @@ async def test_an_unknown_model_is_a_404() -> None:
 def test_a_server_of_an_empty_folder_knows_no_model() -> None:
     with live(Shelf().catalog, Settings()) as server:
         assert (
-            httpx.post(f"{server.url}{CHAT}", json=body(CHAT, "a")).json()["error"]["code"]
+            httpx2.post(f"{server.url}{CHAT}", json=body(CHAT, "a")).json()["error"]["code"]
             == "model_not_found"
         )
 
@@ -364,7 +364,7 @@ def test_a_server_stops_while_a_model_loads() -> None:
     shelf = Shelf("a")
     shelf.open.clear()
     with live(shelf.catalog, Settings(shutdown_timeout=0.05, keep_alive_interval=0.01)) as server:
-        with httpx.stream(
+        with httpx2.stream(
             "POST", f"{server.url}{CHAT}", json=body(CHAT, "a", stream=True), timeout=20
         ) as stream:
             lines = stream.iter_lines()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from support.models import scripted, served
 from support.servers.live import live
@@ -79,7 +79,7 @@ def test_models_of_a_server_with_a_key_asks_for_it(capsys: pytest.CaptureFixture
 def test_models_of_a_strange_server_says_what_is_wrong(
     status: int, body: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(status, content=body))
+    monkeypatch.setattr(httpx2, "get", lambda *_, **__: httpx2.Response(status, content=body))
     assert words in found("http://server/v1", None)
 
 

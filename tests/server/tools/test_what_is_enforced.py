@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.servers.live import live
 from support.servers.pocket import pocket_settings
@@ -36,10 +36,10 @@ STRICT = {
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
+def client() -> Iterator[httpx2.Client]:
     with (
         live(lambda: load(pocket_settings()), Settings()) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        httpx2.Client(base_url=server.url, timeout=60) as client,
     ):
         yield client
 
@@ -81,7 +81,7 @@ PATHS = {
 }
 
 
-def ask(client: httpx.Client, api: str, *, stream: bool = False, **fields: Any) -> httpx.Response:
+def ask(client: httpx2.Client, api: str, *, stream: bool = False, **fields: Any) -> httpx2.Response:
     headers = {"anthropic-version": "2023-06-01"} if api == "messages" else {}
     body = {**body_of(api), **fields, **({"stream": True} if stream else {})}
     return client.post(PATHS[api], json=body, headers=headers)
@@ -89,7 +89,7 @@ def ask(client: httpx.Client, api: str, *, stream: bool = False, **fields: Any) 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", PATHS)
-def test_what_is_not_enforced_is_named(client: httpx.Client, api: str, stream: bool) -> None:
+def test_what_is_not_enforced_is_named(client: httpx2.Client, api: str, stream: bool) -> None:
     answer = ask(client, api, stream=stream, **format_of(api, SCHEMA))
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-plumbline-unenforced"] == PLACES
@@ -99,7 +99,7 @@ def test_what_is_not_enforced_is_named(client: httpx.Client, api: str, stream: b
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_places_of_tools_begin_with_their_names(client: httpx.Client, api: str) -> None:
+def test_places_of_tools_begin_with_their_names(client: httpx2.Client, api: str) -> None:
     tools = [tool_of(api, "good", HELD), tool_of(api, "part", SCHEMA), tool_of(api, "none", CANNOT)]
     choice: Any = {"type": "any"} if api == "messages" else "required"
     answer = ask(client, api, tools=tools, tool_choice=choice)
@@ -118,7 +118,7 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
 def test_a_tool_that_cannot_be_offered_is_named_or_left_out(
-    client: httpx.Client, api: str, kind: str
+    client: httpx2.Client, api: str, kind: str
 ) -> None:
     name, schema, strict = BAD[kind]
     tools = [tool_of(api, "good", HELD), tool_of(api, name, schema, strict), tool_of(api, "other", HELD)]
@@ -136,7 +136,7 @@ def test_a_tool_that_cannot_be_offered_is_named_or_left_out(
     assert ask(client, api, tools=tools, x_skip_invalid_tools=True, tool_choice=forced).status_code == 400
 
 
-def test_tools_without_names_are_noted_by_their_places_in_the_request(client: httpx.Client) -> None:
+def test_tools_without_names_are_noted_by_their_places_in_the_request(client: httpx2.Client) -> None:
     bad = {"type": "function", "function": {"name": 5}}
     tools = [tool_of("chat", "good", HELD), bad, tool_of("chat", "other", HELD), bad, bad]
     answer = ask(client, "chat", tools=tools, x_skip_invalid_tools=True)
@@ -145,6 +145,6 @@ def test_tools_without_names_are_noted_by_their_places_in_the_request(client: ht
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_many_invalid_tools_are_not_read_again_and_again(client: httpx.Client, api: str) -> None:
+def test_many_invalid_tools_are_not_read_again_and_again(client: httpx2.Client, api: str) -> None:
     tools = [tool_of(api, f"bad{number}", INVALID) for number in range(40)]
     assert ask(client, api, tools=tools, x_skip_invalid_tools=True).status_code == 400

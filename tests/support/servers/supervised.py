@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.remote.host import EngineHost
@@ -67,13 +67,13 @@ class Running:
     def pids(self) -> list[int]:
         return [process.pid for process in list(self.supervisor._processes)]
 
-    def client(self, number: int | None = None) -> httpx.Client:
+    def client(self, number: int | None = None) -> httpx2.Client:
         """Return a client of the API server that was started as the `number`th, or of any."""
         headers = {"authorization": f"Bearer {KEY}"}
         if number is None:
-            return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
-        transport = httpx.HTTPTransport(uds=str(self.folder / f"api{number}.sock"))
-        return httpx.Client(transport=transport, base_url="http://test", headers=headers, timeout=120)
+            return httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
+        transport = httpx2.HTTPTransport(uds=str(self.folder / f"api{number}.sock"))
+        return httpx2.Client(transport=transport, base_url="http://test", headers=headers, timeout=120)
 
 
 def wait_for(condition: Any, seconds: float = 120) -> None:

@@ -27,7 +27,7 @@ Steps = Generator[Request, Exchange, None]
 CODINGS = {"identity", "gzip", "x-gzip", "deflate"}
 """The codings that the judge accepts."""
 CLOSED = "RemoteProtocolError: Server disconnected without sending a response"
-"""The error of httpx for a connection that ends before the first byte of an answer."""
+"""The error of httpx2 for a connection that ends before the first byte of an answer."""
 ONCE = ("content-type", "content-length")
 SCENARIOS = (
     *("chat/text", "chat/stream-text", "completions/text", "responses/stream-text", "messages/text"),

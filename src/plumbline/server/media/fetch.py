@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-import httpx
+import httpx2
 
 from plumbline.server.addresses import WEB_PORTS, ForbiddenAddressError, Resolver, is_public
 
@@ -52,14 +52,14 @@ class Fetcher:
                 return await self._fetch(url, max_bytes)
         except TimeoutError:
             raise FetchError(f"did not arrive within {self._timeout:g} seconds") from None
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, UnicodeError):
+        except (httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError, OSError, UnicodeError):
             # The reason may describe the network of this server, so the client does not see it.
             raise FetchError("could not be fetched") from None
 
     async def _fetch(self, url: str, max_bytes: int) -> bytes:
         if self._tls is None:
             self._tls = await asyncio.to_thread(ssl.create_default_context)
-        place = httpx.URL(url)
+        place = httpx2.URL(url)
         for _ in range(_MAX_REDIRECTS + 1):
             found = await self._once(place, max_bytes)
             if isinstance(found, bytes):
@@ -67,13 +67,13 @@ class Fetcher:
             place = found
         raise FetchError(f"has more than {_MAX_REDIRECTS} redirects")
 
-    async def _once(self, url: httpx.URL, max_bytes: int) -> bytes | httpx.URL:
+    async def _once(self, url: httpx2.URL, max_bytes: int) -> bytes | httpx2.URL:
         """Make one request; returns the body, or where it redirects to."""
         if url.scheme not in WEB_PORTS or not url.host or url.userinfo:
             raise FetchError("leads to a URL that is not http or https, or has a password")
         address = await self._address(url.host, url.port or WEB_PORTS[url.scheme])
         headers = {"host": url.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
-        client = httpx.AsyncClient(verify=self._tls or True, trust_env=False, timeout=self._timeout)
+        client = httpx2.AsyncClient(verify=self._tls or True, trust_env=False, timeout=self._timeout)
         async with (
             client,
             client.stream(

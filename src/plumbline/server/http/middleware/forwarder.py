@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import httpx
+import httpx2
 
 from plumbline.server.limits.claims.names import Claims, background_claim
 
@@ -79,7 +79,7 @@ class Forwarder:
                 return True
             try:
                 copying.result()
-            except httpx.ConnectError:  # The run has ended, and its process with it.
+            except httpx2.ConnectError:  # The run has ended, and its process with it.
                 return False
             return True
         finally:
@@ -98,9 +98,9 @@ async def _copy(holder: str, scope: Scope, send: Send) -> None:
         for name, value in scope["headers"]
         if name not in (b"connection", b"content-length", b"transfer-encoding", b"expect")
     ]
-    transport = httpx.AsyncHTTPTransport(uds=holder)
+    transport = httpx2.AsyncHTTPTransport(uds=holder)
     async with (
-        httpx.AsyncClient(transport=transport, timeout=None) as client,  # noqa: S113 - A stream may be silent long.
+        httpx2.AsyncClient(transport=transport, timeout=None) as client,
         client.stream(scope["method"], url, headers=[*headers, (_MARK, b"1")]) as answer,
     ):
         kept = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.pocket import MODEL_NAME
@@ -35,11 +35,11 @@ def found(url: str, api_key: str | None) -> str:
 def _served(url: str, api_key: str | None) -> Iterator[str]:
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=_TIMEOUT, trust_env=False)
+        answer = httpx2.get(f"{url.rstrip('/')}/models", headers=headers, timeout=_TIMEOUT, trust_env=False)
     except UnicodeEncodeError:
         yield "--api-key has other characters than ASCII, which no server takes. Copy the key again."
         return
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         yield f"No server of the API answers at {url}: give the URL of one, plumbline list URL."
         return
     if answer.status_code in (401, 403):
@@ -54,7 +54,7 @@ def _served(url: str, api_key: str | None) -> Iterator[str]:
     yield from (f"  {_line(model)}" for model in models if isinstance(model, dict))
 
 
-def _listed(answer: httpx.Response) -> list[Any] | None:
+def _listed(answer: httpx2.Response) -> list[Any] | None:
     """Return the models of an answer, or None if it has no list of them."""
     try:
         models = answer.json()["data"] if answer.is_success else None
