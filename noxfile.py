@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ import nox
 import virtualenv
 
 nox.needs_version = ">=2025.2.9"
+# Not using uv is no news.
+logging.getLogger("nox").addFilter(lambda record: record.msg != "uv binary not found.")
 nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = Path(__file__).parent

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 HOUSES = (
     *(
         f"src/plumbline/{name}"
-        for name in ("answer", "base", "contract", "engines", "media", "port", "server")
+        for name in ("answer", "base", "chat", "contract", "engines", "hub", "media", "port", "server")
     ),
     *(
         "src/plumbline",
@@ -31,9 +31,9 @@ SUFFIXES = {".py", ".h", ".cpp", ".yaml", ".js", ".css", ".html", ".md"}
 LEFT_OUT = ("/_generated/", "/recordings/", "/corpus/")
 
 
-def git(*arguments: str) -> str:
+def git(*arguments: str, check: bool = True) -> str:
     """Return what git prints."""
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=check).stdout
 
 
 def house(path: str) -> str | None:
@@ -57,7 +57,8 @@ def lines(commit: str) -> Counter[str]:
 
 def main() -> None:
     """Print the table."""
-    other = sys.argv[1] if sys.argv[1:] else git("describe", "--tags", "--abbrev=0").strip()
+    other = sys.argv[1] if sys.argv[1:] else git("describe", "--tags", "--abbrev=0", check=False).strip()
+    other = other or git("rev-list", "--max-parents=0", "HEAD").split()[0]  # Nothing has been released.
     now, then = lines("HEAD"), lines(other)
     for name in HOUSES:
         print(f"{name:24}{now[name]:9,}{now[name] - then[name]:+9,}")

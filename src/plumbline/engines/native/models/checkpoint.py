@@ -201,8 +201,12 @@ class Checkpoint:
         self._leave(lambda name: name.endswith(_OLD))
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
-        """Accept that tensors are not used whose names begin in one of these ways."""
+        """Accept that tensors are not used whose names begin in one of these ways, and name them at the end."""
         self._leave(lambda name: name.startswith(prefixes))
+
+    def skip(self, prefixes: tuple[str, ...]) -> None:
+        """Accept in silence tensors that the model's own definition computes nothing with."""
+        self.unused = {name for name in self.unused if not name.startswith(prefixes)}
 
     def _leave(self, is_left: Callable[[str], bool]) -> None:
         left = {name for name in self.unused if is_left(name)}

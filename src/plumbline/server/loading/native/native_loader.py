@@ -104,7 +104,7 @@ def build_native(
     config = engine_config(model, settings, dtype, room)
     held = held_bytes(described, config, dtype)
     check_memory(held, weights, graphs, device)
-    library = _cpu_kernels(settings, described, dtype, device)
+    library, without = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config, library)
     if room is not None:
         # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
@@ -129,7 +129,7 @@ def build_native(
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
     _record(runner)
     # After the places of adapters: the first step records which operations there are.
-    means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
+    means = without if loaded.library is None else _share(settings, runner, loaded.library)
     ends = described.eos_token_ids | more_ends
     return NativeEngine(
         config,
@@ -137,7 +137,7 @@ def build_native(
         model=name,
         eos_token_ids=ends,
         grammars=compiler(ends, runner.vocab_size),
-        runs_on=_runs_on(device, dtype, means),
+        runs_on=f"{device} in {str(dtype).removeprefix('torch.')} with {means}",
         cache_bytes=held,
         adapters=adapters,
         images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
@@ -199,12 +199,6 @@ def _placeholder(vision: Vision, encode: Encode) -> int:
     return found[0]
 
 
-def _runs_on(device: torch.device, dtype: torch.dtype, compiled: str) -> str:
-    """Say where our engine computes, in which type, and with what."""
-    means = compiled or ("torch" if device.type == "cpu" else "Triton kernels")
-    return f"{device} in {str(dtype).removeprefix('torch.')} with {means}"
-
-
 def _share(settings: Settings, runner: ModelRunner, library: Library) -> str:
     """Set how many threads share a step of compiled kernels; returns these kernels and the number in words."""
     most = library.threads
@@ -240,15 +234,15 @@ def _load(
 
 def _cpu_kernels(
     settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
-) -> Library | None:
-    """Return compiled kernels that run the model, or None if torch or a GPU does.
+) -> tuple[Library | None, str]:
+    """Return compiled kernels that run the model, or None and what computes instead.
 
     Raises:
         OptionError: `--compile on` or `--quantization` needs them, and they cannot be had.
     """
     library, problem = compiled(settings, model, dtype, device)
     if library is not None:
-        return library
+        return library, ""
     if settings.compile == "on":
         raise OptionError("--compile", f"is on, but {problem}")
     if settings.quantization in ("int8", "int4"):
@@ -257,6 +251,6 @@ def _cpu_kernels(
         )
     if settings.threads is not None:
         raise OptionError("--threads", f"is {settings.threads}, which needs compiled kernels, but {problem}")
-    if settings.compile == "auto" and device.type == "cpu":
-        _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
-    return None
+    if device.type != "cpu":
+        return None, "Triton kernels"
+    return None, f"torch (compiled kernels would be 1.2 to 5 times as fast: {problem})"

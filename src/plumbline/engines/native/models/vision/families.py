@@ -113,5 +113,5 @@ def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> 
     packed = checkpoint.device.type != "cpu" or can_pack(dtype, checkpoint.device)
     fetch = partial(checkpoint.fetch, dtype=dtype if packed else torch.float32)
     encoder = TowerEncoder(vision, fetch, dtype)
-    checkpoint.ignore(vision.unused)
+    checkpoint.skip(vision.unused)
     return encoder
