@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.chat.conversation import Conversation, RefusedError
+from plumbline.chat.conversation import ChatSession, RefusedError
 from plumbline.chat.terminal import field_value, printable
 
 _CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
@@ -35,7 +35,7 @@ def _client(answer: Callable[[dict[str, Any]], httpx2.Response]) -> httpx2.Clien
     )
 )
 def test_the_pieces_are_the_answer(deltas: list[tuple[str, str]]) -> None:
-    talk = Conversation(model="m")
+    talk = ChatSession(model="m")
     talk.say("hello")
     with _client(
         lambda _: httpx2.Response(200, content=_stream([{name: text} for name, text in deltas]))
@@ -54,7 +54,7 @@ def test_the_pieces_are_the_answer(deltas: list[tuple[str, str]]) -> None:
 def test_calls_come_together_from_any_pieces(arguments: str, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(arguments)))
     parts = [{"index": 0, "function": {"arguments": text}} for text in (arguments[:cut], arguments[cut:])]
-    talk = Conversation(model="m")
+    talk = ChatSession(model="m")
     talk.say("look")
     with _client(
         lambda _: httpx2.Response(200, content=_stream([{"tool_calls": [part]} for part in (_CALL, *parts)]))
@@ -67,7 +67,7 @@ def test_calls_come_together_from_any_pieces(arguments: str, data: st.DataObject
 
 
 def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
-    talk = Conversation(model="m")
+    talk = ChatSession(model="m")
     talk.say("count")
     with _client(
         lambda _: httpx2.Response(200, content=_stream([{"content": "1"}, {"content": "2"}]))
@@ -88,7 +88,7 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
     ],
 )
 def test_a_refused_question_is_taken_back(response: httpx2.Response, reason: str) -> None:
-    talk = Conversation(model="m", fields={"temperature": 9})
+    talk = ChatSession(model="m", fields={"temperature": 9})
     talk.system = "terse"
     talk.say("hello")
     with _client(lambda _: response) as client:
@@ -105,7 +105,7 @@ def test_a_refused_question_is_taken_back(response: httpx2.Response, reason: str
 def test_a_picture_in_a_message_is_sent(tmp_path: Path, name: str, written: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"picture")
-    talk = Conversation(model="m")
+    talk = ChatSession(model="m")
     text = str(path).replace(" ", "\\ ") if written == "{}" else str(path)
     talk.say(f"What is on {written.format(text)} there?")
     parts = talk.messages[0]["content"]
@@ -114,7 +114,7 @@ def test_a_picture_in_a_message_is_sent(tmp_path: Path, name: str, written: str)
 
 
 def test_a_path_that_is_no_picture_is_text(tmp_path: Path) -> None:
-    talk = Conversation(model="m")
+    talk = ChatSession(model="m")
     talk.say(f"read {tmp_path}/none.png and {tmp_path} and it's 'quoted'")
     assert isinstance(talk.messages[0]["content"], str)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import httpx2
 from rich.console import Console
 
-from plumbline.chat.conversation import Conversation
+from plumbline.chat.conversation import ChatSession
 from plumbline.chat.own_server import own_server
 from plumbline.chat.terminal import Terminal, field_value
 from plumbline_conformance.console.command import Command
@@ -63,7 +63,7 @@ class RunCommand(Command, frozen=True, kw_only=True):
         """Talk until the end of the input, or print one answer."""
         fields = self._fields()
         with self._client() as (client, model):
-            conversation = Conversation(model=model, fields=fields)
+            conversation = ChatSession(model=model, fields=fields)
             conversation.system = self.system
             terminal = Terminal(conversation, client)
             piped = "" if sys.stdin.isatty() else sys.stdin.read()

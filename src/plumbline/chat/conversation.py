@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import httpx2
 import msgspec
 
-__all__ = ["Conversation", "Piece", "RefusedError"]
+__all__ = ["ChatSession", "Piece", "RefusedError"]
 
 _PICTURE = re.compile(r"(?<!\S)(?:'([^']+)'|\"([^\"]+)\"|((?:\\ |\S)+))(?!\S)")
 _KINDS = (".gif", ".jpeg", ".jpg", ".png", ".webp")
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     text: str
 
 
-class Conversation(msgspec.Struct, kw_only=True):
+class ChatSession(msgspec.Struct, kw_only=True):
     """Messages of one conversation, and the fields that each request has."""
 
     model: str

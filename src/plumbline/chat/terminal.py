@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from plumbline.chat.conversation import Conversation, Piece, RefusedError
+from plumbline.chat.conversation import ChatSession, Piece, RefusedError
 
 __all__ = ["Terminal", "field_value"]
 
@@ -51,7 +51,7 @@ class Terminal:
         client: a client of the server that answers.
     """
 
-    def __init__(self, conversation: Conversation, client: httpx2.Client) -> None:
+    def __init__(self, conversation: ChatSession, client: httpx2.Client) -> None:
         self._conversation = conversation
         self._client = client
         self._dim = sys.stdout.isatty() and "NO_COLOR" not in os.environ
