@@ -113,7 +113,7 @@ def _constraints(environment: Path, name: str = CONSTRAINTS, torch: str | None =
 
 @nox.session(venv_backend="none")
 def serve(session: nox.Session) -> None:
-    """Serve the API with the pocket model, or with `-- --model PATH_OR_HUB_ID --port 8000`."""
+    """Serve the API with the pocket model, or with `-- NAME --port 8000`."""
     Environment(session, SERVE).run("plumbline", "serve", *session.posargs)
 
 

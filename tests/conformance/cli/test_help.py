@@ -42,6 +42,8 @@ REQUIRED = [
     "compare",
     "bench",
     "script-model",
+    "pull",
+    "rm",
 ]
 
 
@@ -73,12 +75,13 @@ def test_the_example_of_a_command_is_one_that_it_takes(name: str) -> None:
     assert example in " ".join(parser(name).format_help().split())
 
 
-def test_the_commands_are_listed_in_four_groups(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     assert re.findall(r"^(\w+):$", capsys.readouterr().out, re.MULTILINE) == [
         "options",
         "serve",
+        "models",
         "judge",
         "compare",
         "tools",
@@ -86,8 +89,8 @@ def test_the_commands_are_listed_in_four_groups(capsys: pytest.CaptureFixture[st
 
 
 def test_the_server_has_one_spelling(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(WITH_URL) == {"check", "watch", "fuzz", "compare", "bench", "models"}
-    for name in WITH_URL:
+    assert set(WITH_URL) == {"check", "watch", "fuzz", "compare", "bench", "list", "run"}
+    for name in set(WITH_URL) - {"run"}:  # It talks to a model, which stands first.
         assert parser(name).usage.split()[2].strip("[]") == "URL"
         for former in ("--base-url", "--upstream", "--url"):
             with pytest.raises(SystemExit) as ended:
@@ -98,13 +101,18 @@ def test_the_server_has_one_spelling(capsys: pytest.CaptureFixture[str]) -> None
             assert said.endswith(f"the server stands without an option: plumbline {name} URL)\n")
 
 
-@pytest.mark.parametrize("name", ["diff", "exact", "verify"])
-def test_a_former_command_names_the_new_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "successor"),
+    [("diff", "compare URL"), ("exact", "compare URL"), ("verify", "compare URL"), ("models", "list lists")],
+)
+def test_a_former_command_names_the_new_one(
+    name: str, successor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--base-url", "http://h/v1"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(
-        f"plumbline: there is no command {name}: plumbline compare URL "
+        f"plumbline: there is no command {name}: plumbline {successor} "
     )
 
 

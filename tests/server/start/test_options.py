@@ -305,7 +305,12 @@ def test_an_unknown_variable_is_named_with_the_nearest_option() -> None:
 
 
 def test_an_unknown_flag_does_not_repeat_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--api-keyz", "s3cret"], ["--api-keyz=s3cret"], ["--api-ke=s3cret"], ["s3cret"]):
+    for arguments in (
+        ["--api-keyz", "s3cret"],
+        ["--api-keyz=s3cret"],
+        ["--api-ke=s3cret"],
+        ["model", "s3cret"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(["serve", *arguments])
         assert ended.value.code == 2

@@ -34,7 +34,7 @@ from plumbline_conformance.console.sizes import parse_size, size_text
         (["--block-size", "8", "--engine", "transformers"], "--block-size is an option of plumbline"),
         (
             ["--model", "./no-such-folder"],
-            "--model cannot be used: ./no-such-folder is neither a folder nor a hub id",
+            "--model cannot be used: ./no-such-folder is neither a folder, nor a GGUF file, nor a name on the hub",
         ),
     ],
 )

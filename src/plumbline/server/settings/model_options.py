@@ -25,18 +25,16 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: Annotated[
         tuple[tuple[str, str], ...],
         _model(
-            "model to serve: a folder, a GGUF file or a Hugging Face id; repeatable, and requests then choose by NAME. "
+            "model to serve: a folder, a GGUF file or a name on the hub; repeatable, and requests then choose by NAME. "
             "The first is the model of requests that name none",
-            "[NAME=]PATH_OR_HUB_ID",
+            "[NAME=]MODEL",
             name="model",
             default="the pocket model, which comes with plumbline",
             parse=read_models,
             whole=True,
         ),
     ] = ()
-    yes: Annotated[
-        bool, _model("download models that are named and missing without a question at the terminal")
-    ] = False
+    yes: Annotated[bool, _model("download a missing model without a question")] = False
     model_dir: Annotated[
         str,
         _model(

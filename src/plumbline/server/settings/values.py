@@ -103,7 +103,7 @@ def read_processors(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def read_models(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Read the `[NAME=]PATH_OR_HUB_ID` texts of `--model`; a model without a name has an empty one.
+    """Read the `[NAME=]MODEL` texts of `--model`; a model without a name has an empty one.
 
     Raises:
         OptionError: one has no path, or a name comes twice.
