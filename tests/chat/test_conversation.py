@@ -100,6 +100,20 @@ def test_a_refused_question_is_taken_back(response: httpx2.Response, reason: str
     assert [message["role"] for message in talk.messages] == ["system"]
 
 
+def test_a_base_model_continues_the_message() -> None:
+    def answer(body: dict[str, Any]) -> httpx2.Response:
+        if "messages" in body:
+            return httpx2.Response(400, json={"error": {"message": "This model has no chat template."}})
+        assert body["prompt"] == "Once"
+        return httpx2.Response(200, content=b'data: {"choices": [{"index": 0, "text": " upon"}]}\n\n')
+
+    talk = ChatSession(model="m")
+    talk.say("Once")
+    with _client(answer) as client:
+        assert [piece.text for piece in talk.answers(client)] == [" upon"]
+    assert [message["content"] for message in talk.messages] == ["Once", " upon"]
+
+
 @pytest.mark.parametrize("name", ["a.png", "with space.jpg", "ü.webp"])
 @pytest.mark.parametrize("written", ["{}", "'{}'", '"{}"'])
 def test_a_picture_in_a_message_is_sent(tmp_path: Path, name: str, written: str) -> None:

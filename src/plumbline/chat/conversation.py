@@ -19,12 +19,17 @@ _PICTURE = re.compile(r"(?<!\S)(?:'([^']+)'|\"([^\"]+)\"|((?:\\ |\S)+))(?!\S)")
 _KINDS = (".gif", ".jpeg", ".jpg", ".png", ".webp")
 _MOST = 20 * 1024**2
 """Bytes of a picture."""
+_NO_TEMPLATE = "no chat template"
 _FIRST_BYTE = 600.0
 """Seconds for the next piece of an answer: a long prompt on a slow machine."""
 
 
 class RefusedError(Exception):
     """The server did not answer; the message is its own, or says what is wrong."""
+
+
+class _NoTemplateError(RefusedError):
+    """The server refused messages, because the model has no chat template."""
 
 
 class Piece(NamedTuple):
@@ -92,27 +97,19 @@ class ChatSession(msgspec.Struct, kw_only=True):
     def answers(self, client: httpx2.Client) -> Generator[Piece]:
         """Ask for an answer and yield its pieces. What came of it is kept, even if the caller stops in the middle.
 
+        A base model, which has no chat template, continues the last message instead.
+
         Raises:
             RefusedError: the server refuses the request, ends its answer with an error, or cannot be reached; the last
                 message is taken back if nothing of an answer came.
         """
-        body = {
-            **self.fields,
-            "model": self.model,
-            "messages": self.messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
         answer = _Answer()
         try:
-            with client.stream(
-                "POST", "chat/completions", json=body, timeout=httpx2.Timeout(10, read=_FIRST_BYTE)
-            ) as got:
-                if not got.is_success:
-                    raise RefusedError(_error(got.read()) or f"the server answered {got.status_code}")
-                for line in got.iter_lines():
-                    if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-                        yield from answer.take(data)
+            try:
+                yield from self._stream(client, "chat/completions", {"messages": self.messages}, answer)
+            except _NoTemplateError:
+                text = {"prompt": _text(self.messages[-1])}
+                yield from self._stream(client, "completions", text, answer)
         except httpx2.HTTPError as error:
             raise RefusedError(f"the server cannot be reached: {error}") from error
         finally:
@@ -121,6 +118,19 @@ class ChatSession(msgspec.Struct, kw_only=True):
                 self.messages.append(answer.message())
             elif self.messages and self.messages[-1]["role"] == "user":
                 self.messages.pop()
+
+    def _stream(
+        self, client: httpx2.Client, path: str, prompt: dict[str, Any], answer: _Answer
+    ) -> Iterator[Piece]:
+        more = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        body, timeout = {**self.fields, **prompt, **more}, httpx2.Timeout(10, read=_FIRST_BYTE)
+        with client.stream("POST", path, json=body, timeout=timeout) as got:
+            if not got.is_success:
+                reason = _error(got.read()) or f"the server answered {got.status_code}"
+                raise (_NoTemplateError if _NO_TEMPLATE in reason else RefusedError)(reason)
+            for line in got.iter_lines():
+                if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+                    yield from answer.take(data)
 
 
 class _Answer:
@@ -137,7 +147,7 @@ class _Answer:
             raise RefusedError(_error(json.dumps({"error": error}).encode()))
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or {"content": choice.get("text")}
             if thinking := delta.get("reasoning_content") or delta.get("reasoning"):
                 yield Piece("thinking", thinking)
             if text := delta.get("content") or delta.get("refusal"):
@@ -159,6 +169,11 @@ class _Answer:
         if self.calls:
             message["tool_calls"] = list(self.calls.values())
         return message
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else str(content[0]["text"])
 
 
 def _object(data: str | bytes) -> dict[str, Any]:

@@ -50,6 +50,9 @@ def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
     if values := model.defaults.set_values:
         shown = ", ".join(f"{name} {value}" for name, value in values.items())
         yield "sampling", f"{shown} where requests set nothing (--generation-config)"
+    if model.renderer.template is None:
+        yield "prompts", "no chat template: /v1/completions only, or give one with --chat-template"
+        return
     yield "dialect", model.dialect.choice.describe()
     if model.dialect.choice.reasoning is not None:
         with rendering_now() as rendering:
@@ -128,9 +131,10 @@ def _first_request(catalog: Catalog, settings: Settings, url: str) -> str:
     names: Sequence[str] = [name for source in catalog.sources for name in source.names] or ["MODEL"]
     key = " -H 'authorization: Bearer KEY'" if settings.api_keys else ""
     trust = " -k" if settings.ssl_certfile else ""
-    return (
-        f"""curl{trust} {url}/v1/responses{key} --json '{{"model": "{names[0]}", "input": "Who are you?"}}'"""
-    )
+    path, field, text = "responses", "input", "Who are you?"
+    if not all(model.renderer.template is not None for model in catalog.loaded.values()):
+        path, field, text = "completions", "prompt", "Once upon a time"
+    return f"""curl{trust} {url}/v1/{path}{key} --json '{{"model": "{names[0]}", "{field}": "{text}"}}'"""
 
 
 def base_url(settings: Settings, port: int) -> str:
