@@ -21,6 +21,7 @@ from plumbline.server.protocols.common.sampling.defaults import (
     Defaults,
     defaults_of_config,
     defaults_of_gguf,
+    replaced,
 )
 from plumbline.server.protocols.common.sampling.parameters import read_sampling
 
@@ -117,3 +118,37 @@ def test_numbers_are_shown_as_they_were_written() -> None:
     """A file has 32 bits of them."""
     found = defaults_of_gguf({f"{GGUF_KEYS}temp": 0.6000000238418579, f"{GGUF_KEYS}top_k": 20}, 300)
     assert found.set_values == {"temperature": 0.6, "top_k": 20}
+
+
+_OPERATORS = {
+    "temperature": st.floats(0, 2),
+    "top_p": st.floats(0, 1),
+    "top_k": st.integers(0, 1000),
+    "min_p": st.floats(0, 1),
+    "repetition_penalty": st.floats(0.1, 2),
+    "max_tokens": st.integers(1, 10**6),
+    "xtc_probability": st.floats(0, 1),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=_OPERATORS), st.fixed_dictionaries({}, optional=_OPERATORS))
+def test_the_operator_replaces_what_he_names_and_nothing_else(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    base = replaced(Defaults(vocab_size=9), first)
+    found = replaced(base, second)
+    assert replaced(Defaults(vocab_size=9), {**first, **second}) == found
+    assert replaced(base, {}) == base
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"temprature": 1}, "has no 'temprature'; it has max_tokens, "),
+        ({"top_p": 2}, "cannot be used: top_p is 2"),
+        ({"top_k": 1.5}, r"cannot be used: top_k is 1\.5"),
+    ],
+)
+def test_wrong_values_of_the_operator_are_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replaced(Defaults(), given)

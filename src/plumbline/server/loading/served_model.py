@@ -43,6 +43,7 @@ from plumbline.server.protocols.common.sampling.defaults import (
     Defaults,
     defaults_of_config,
     defaults_of_gguf,
+    replaced,
 )
 from plumbline.server.settings import OptionError, Settings, SettingsError
 
@@ -171,7 +172,7 @@ def _load(
         dialect=build_dialect(chosen, tokenizer),
         names=names,
         weight_bytes=weight_bytes(folder, gguf),
-        defaults=_defaults(folder, settings, engine.info.vocab_size, gguf),
+        defaults=_with_operators(_defaults(folder, settings, engine.info.vocab_size, gguf), settings, names),
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
     )
@@ -249,6 +250,17 @@ def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: DialectC
     if chosen.prompt_encoding is None:
         return None
     return prompt_encoder(chosen.prompt_encoding, folder)
+
+
+def _with_operators(defaults: Defaults, settings: Settings, names: tuple[str, ...]) -> Defaults:
+    """Replace sampling defaults by those that the operator gives to all models, and then to this one."""
+    for_all = [value for name, value in settings.sampling_defaults if not name]
+    for value in for_all + [value for name, value in settings.sampling_defaults if name in names]:
+        try:
+            defaults = replaced(defaults, json.loads(value))
+        except ValueError as error:
+            raise OptionError("--sampling-defaults", str(error)) from error
+    return defaults
 
 
 def _defaults(folder: Path, settings: Settings, vocab_size: int, gguf: Path | None = None) -> Defaults:

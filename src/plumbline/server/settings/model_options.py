@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from plumbline.server.settings.values import read_loras, read_models, read_processors
+from plumbline.server.settings.values import read_loras, read_models, read_processors, read_sampling_defaults
 from plumbline_conformance.console.options import Amount, AtLeastOne, Count, Describe, Texts
 
 __all__ = ["ModelOptions"]
@@ -122,6 +122,16 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             "of a GGUF file; none takes OpenAI's values"
         ),
     ] = "auto"
+    sampling_defaults: Annotated[
+        tuple[tuple[str, str], ...],
+        _model(
+            'sampling values of requests that set none, such as {"temperature": 0.7}, for all models or for NAME; '
+            "repeatable, they come before the model's own",
+            "[NAME=]JSON",
+            parse=read_sampling_defaults,
+            whole=True,
+        ),
+    ] = ()
 
     max_num_seqs: Annotated[AtLeastOne, _engine("maximum number of sequences in one step", "N")] = 256
     max_num_batched_tokens: Annotated[

@@ -6,6 +6,8 @@ import logging
 import os
 from typing import Any
 
+import msgspec
+
 from plumbline_conformance.console.options import Option, OptionError, shown
 
 __all__ = [
@@ -100,6 +102,26 @@ def read_processors(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
             )
         found[name] = place
     return tuple(found.items())
+
+
+def read_sampling_defaults(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Read the `[NAME=]JSON` texts of `--sampling-defaults`; one for all models has an empty name.
+
+    Raises:
+        OptionError: one is no JSON object.
+    """
+    found = []
+    for text in given:
+        name, _, value = ("", "", text) if text.lstrip().startswith("{") else text.partition("=")
+        try:
+            msgspec.json.decode(value, type=dict[str, float | int])
+        except msgspec.DecodeError as error:
+            raise OptionError(
+                "--sampling-defaults",
+                f'must be a JSON object of numbers such as {{"temperature": 0.7}}: {error}',
+            ) from error
+        found.append((name, value))
+    return tuple(found)
 
 
 def read_models(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

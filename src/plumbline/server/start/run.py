@@ -57,6 +57,9 @@ def _serve(
     for _, model in settings.models:
         _fetch(model, settings)
     catalog = _load(settings, sockets)
+    known = {name for source in catalog.sources for name in source.names}
+    if unknown := next((name for name, _ in settings.sampling_defaults if name and name not in known), ""):
+        raise OptionError("--sampling-defaults", f"names {unknown[:80]!r}, and no model has that name")
     lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
     if settings.api_servers > 1:

@@ -47,9 +47,9 @@ def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info)
     yield "ends", _ends(model)
-    if values := model.defaults.set_values:
-        shown = ", ".join(f"{name} {value}" for name, value in values.items())
-        yield "sampling", f"{shown} where requests set nothing (--generation-config)"
+    values = model.defaults.set_values or {"temperature": 1.0}
+    shown = ", ".join(f"{name} {value}" for name, value in values.items())
+    yield "sampling", f"{shown} where requests set nothing (--sampling-defaults)"
     if model.renderer.template is None:
         yield "prompts", "no chat template: /v1/completions only, or give one with --chat-template"
         return

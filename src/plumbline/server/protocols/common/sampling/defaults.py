@@ -10,7 +10,7 @@ import msgspec
 
 from plumbline.port.engine import SAMPLER_ORDER
 
-__all__ = ["GGUF_KEYS", "Defaults", "defaults_of_config", "defaults_of_gguf"]
+__all__ = ["GGUF_KEYS", "Defaults", "defaults_of_config", "defaults_of_gguf", "replaced"]
 
 GGUF_KEYS = "general.sampling."
 """What the keys of a GGUF file with sampling values begin with."""
@@ -129,6 +129,26 @@ def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
         if known and not samplers.get("mirostat"):
             samplers["samplers"] = list(dict.fromkeys(known))
     return msgspec.structs.replace(found, samplers=samplers, ignored=tuple(ignored))
+
+
+def replaced(base: Defaults, given: Mapping[str, Any]) -> Defaults:
+    """Return defaults with some replaced by the operator's.
+
+    Raises:
+        ValueError: a name is not known, or a value is out of its range.
+
+    >>> replaced(Defaults(top_k=20), {"temperature": 0.7, "typical_p": 0.9}).set_values
+    {'temperature': 0.7, 'top_k': 20, 'typical_p': 0.9}
+    """
+    known = sorted(_RANGES.keys() | _WHOLE.keys())
+    if unknown := sorted(given.keys() - set(known)):
+        raise ValueError(f"has no {unknown[0]!r:.60}; it has {', '.join(known)}")
+    found = _defaults(given, base.vocab_size, {name: name for name in known})
+    if found.ignored:
+        raise ValueError(f"cannot be used: {found.ignored[0]}")
+    changed = {name: getattr(found, name) for name in _USUAL if name in given}
+    kept = {name: value for name, value in base.samplers.items() if name not in given}
+    return msgspec.structs.replace(base, **changed, samplers={**kept, **found.samplers})
 
 
 def _defaults(given: Mapping[str, Any], vocab_size: int, keys: Mapping[str, str]) -> Defaults:
