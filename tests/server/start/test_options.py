@@ -59,6 +59,7 @@ def texts(option: Option, home: Path) -> st.SearchStrategy[Any]:
     special: dict[str, Any] = {
         "host": st.sampled_from(["localhost", "::1", "127.0.0.9"]),
         "lora": st.just(["a=./a", "b=./b=c"]),
+        "sampling_defaults": st.sampled_from([['{"top_k": 4}'], ['a={"top_p": 0.5, "top_k": 4}']]),
         "logits_processor": st.just(["a=module:Class"]),
         "allow_mcp": st.just(["mcp.example.com", "127.0.0.1:8001", "[::1]:80"]),
         "public": st.just(["/metrics", "/docs"]),
@@ -140,7 +141,7 @@ def test_every_source_gives_the_same_settings(home: Path, data: st.DataObject) -
         first = results["file"]
         again = msgspec.json.decode(msgspec.json.encode(first), type=Settings)
         value = {str: str, bool: lambda text: text == "true", tuple: tuple}.get(option.basic, float)(text)
-        if option.name in ("logits_processor", "lora", "model"):
+        if option.name in ("logits_processor", "lora", "model", "sampling_defaults"):
             value = tuple(tuple(one.split("=", 1)) if "=" in one else ("", one) for one in text)
         if any(each != first for each in (*results.values(), again)) or getattr(first, option.field) != value:
             offenders.append((option.name, text, results))

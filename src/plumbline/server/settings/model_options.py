@@ -14,6 +14,7 @@ from plumbline_conformance.console.options import Amount, AtLeastOne, Count, Des
 __all__ = ["ModelOptions"]
 
 _model = partial(Describe, "model")
+_sampling = partial(Describe, "sampling")
 _engine = partial(Describe, "engine")
 _adapters = partial(Describe, "adapters", engines=("plumbline", "vllm"))
 _dialect = partial(Describe, "dialect")
@@ -117,14 +118,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     generation_config: Annotated[
         Literal["auto", "none"],
-        _model(
+        _sampling(
             "sampling defaults: auto takes the model's, from generation_config.json or the keys general.sampling.* "
             "of a GGUF file; none takes OpenAI's values"
         ),
     ] = "auto"
     sampling_defaults: Annotated[
         tuple[tuple[str, str], ...],
-        _model(
+        _sampling(
             'sampling values of requests that set none, such as {"temperature": 0.7}, for all models or for NAME; '
             "repeatable, they come before the model's own",
             "[NAME=]JSON",
@@ -132,6 +133,39 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             whole=True,
         ),
     ] = ()
+    logits_processors: Annotated[
+        tuple[tuple[str, str], ...],
+        Describe(
+            "sampling",
+            "let requests name a Python class that changes logits before each draw; repeatable. Packages register "
+            "theirs as entry points of the group plumbline.logits_processors",
+            "NAME=MODULE:CLASS",
+            name="logits_processor",
+            engines=("plumbline", "llama_cpp", "transformers"),
+            parse=read_processors,
+        ),
+    ] = ()
+    loras: Annotated[
+        tuple[tuple[str, str], ...],
+        _adapters(
+            "load a LoRA adapter that requests name as their model; repeatable",
+            "NAME=PATH",
+            name="lora",
+            parse=read_loras,
+        ),
+    ] = ()
+    lora_dir: Annotated[
+        str,
+        _adapters(
+            "let requests load adapters of this folder and unload them: /v1/load_lora_adapter",
+            "DIR",
+            default="none",
+        ),
+    ] = ""
+    max_loras: Annotated[AtLeastOne, _adapters("maximum number of adapters that are loaded", "N")] = 4
+    max_lora_rank: Annotated[
+        Count, _adapters("largest rank of an adapter", "N", default="that of --lora, at least 16")
+    ] = 0
 
     max_num_seqs: Annotated[AtLeastOne, _engine("maximum number of sequences in one step", "N")] = 256
     max_num_batched_tokens: Annotated[
@@ -250,40 +284,6 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             name="prefix_caching",
         ),
     ] = True
-
-    logits_processors: Annotated[
-        tuple[tuple[str, str], ...],
-        Describe(
-            "processors of logits",
-            "let requests name a Python class that changes logits before each draw; repeatable. Packages register "
-            "theirs as entry points of the group plumbline.logits_processors",
-            "NAME=MODULE:CLASS",
-            name="logits_processor",
-            engines=("plumbline", "llama_cpp", "transformers"),
-            parse=read_processors,
-        ),
-    ] = ()
-    loras: Annotated[
-        tuple[tuple[str, str], ...],
-        _adapters(
-            "load a LoRA adapter that requests name as their model; repeatable",
-            "NAME=PATH",
-            name="lora",
-            parse=read_loras,
-        ),
-    ] = ()
-    lora_dir: Annotated[
-        str,
-        _adapters(
-            "let requests load adapters of this folder and unload them: /v1/load_lora_adapter",
-            "DIR",
-            default="none",
-        ),
-    ] = ""
-    max_loras: Annotated[AtLeastOne, _adapters("maximum number of adapters that are loaded", "N")] = 4
-    max_lora_rank: Annotated[
-        Count, _adapters("largest rank of an adapter", "N", default="that of --lora, at least 16")
-    ] = 0
 
     chat_template: Annotated[
         str,
