@@ -70,6 +70,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     """Those of `prompt_tokens` that belong to a second ask for a call."""
     repaired_calls: int = 0
     """Calls that a second ask has replaced."""
+    unmarked_calls: int = 0
+    """Calls that were read from plain JSON, because the dialect of the model found none."""
 
 
 class TextDelta(_Event, frozen=True):

@@ -94,7 +94,13 @@ class Generation:
         self.adapters = ServedAdapters(model.engine, settings, model.names)
         self.admission = RequestChecks(model, settings, self.adapters, keys)
         self.road = Road(
-            model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates, checker
+            model.engine,
+            model.renderer,
+            model.dialect,
+            model.defaults.max_tokens,
+            templates,
+            checker,
+            unmarked_calls=settings.unmarked_calls and settings.tool_parser != "none",
         )
         self.modalities = frozenset(model.engine.info.modalities)
         """The kinds of files that the model reads."""

@@ -31,6 +31,7 @@ from plumbline.answer.road.phases import Phases, Watcher, ignored
 from plumbline.answer.road.prepare import PreparedTurn, TurnPreparer
 from plumbline.answer.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
 from plumbline.answer.road.repair import CallRepair
+from plumbline.answer.road.unmarked_calls import UnmarkedCalls, may_have_unmarked_calls
 from plumbline.answer.structured_output.arguments import ArgumentsChecker
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.workers import TemplateWorkers
@@ -60,7 +61,8 @@ class Road:
         dialect: how the model answers messages; by default all of an answer is text.
         default_max_tokens: most tokens of an answer to a turn without a limit; by default the context is the limit.
         templates: where chat templates render; by default in a thread, which is for templates that are trusted.
-        checker: checks the arguments of calls that may be repaired.
+        checker: checks the arguments of calls that may be repaired, or have no markup.
+        unmarked_calls: whether an answer that is nothing but calls in plain JSON is read as calls.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Road:
         default_max_tokens: int | None = None,
         templates: TemplateWorkers | None = None,
         checker: ArgumentsChecker | None = None,
+        *,
+        unmarked_calls: bool = False,
     ) -> None:
+        self._reads_unmarked = unmarked_calls
         self._checker = checker or ArgumentsChecker()
         self._engine = engine
         self._prompts = PromptRenderer(renderer, templates)
@@ -150,8 +155,13 @@ class Road:
         ask = partial(self._ask, watch=watch)
         if prepared.turn.repair_calls:
             repair = CallRepair(self._engine, self.tokenizer, self._checker, prepared, request, ask)
-            return repair.run()
-        return ask(AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids), request)
+            events = repair.run()
+        else:
+            reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
+            events = ask(reader, request)
+        if self._reads_unmarked and may_have_unmarked_calls(prepared):
+            return UnmarkedCalls(prepared, self._checker, client, request_id).read(events)
+        return events
 
     async def _ask(
         self, reader: AnswerReader, request: GenerateRequest, watch: Watcher

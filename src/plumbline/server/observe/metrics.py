@@ -232,6 +232,12 @@ class _ModelCounts:
             ["model_name", "finished_reason"],
             registry=registry,
         )
+        self.unmarked = Counter(
+            "plumbline_unmarked_calls",
+            "Calls that were read from plain JSON, without the markup of the model's dialect",
+            ["model_name"],
+            registry=registry,
+        )
 
 
 class ModelMetrics:
@@ -245,6 +251,7 @@ class ModelMetrics:
         self._prompt = counts.prompt.labels(model)
         self._generated = counts.generated.labels(model)
         self._success = counts.success
+        self._unmarked = counts.unmarked.labels(model)
         self._render = counts.render.labels(model)
         self._queue = counts.queue.labels(model)
         self._prefill = counts.prefill.labels(model)
@@ -281,6 +288,8 @@ class ModelMetrics:
         self._whole.observe(time.perf_counter() - record.call.arrived)
         self._success.labels(self._model, event.reason).inc()
         self._generated.observe(usage.completion_tokens)
+        if usage.unmarked_calls:
+            self._unmarked.inc(usage.unmarked_calls)
         facts["completion_tokens"] = facts.get("completion_tokens", 0) + usage.completion_tokens
         facts["finish_reason"] = event.reason
         if index == 0:

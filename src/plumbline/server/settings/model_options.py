@@ -316,6 +316,12 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             "NAME",
         ),
     ] = "auto"
+    unmarked_calls: Annotated[
+        bool,
+        _dialect(
+            "read an answer that is nothing but calls in JSON, without the markup of the dialect, as calls",
+        ),
+    ] = True
     reasoning_parser: Annotated[
         str,
         _dialect(

@@ -369,4 +369,5 @@ def _sum(one: Usage, other: Usage) -> Usage:
         reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
         repair_prompt_tokens=one.repair_prompt_tokens + other.repair_prompt_tokens,
         repaired_calls=one.repaired_calls + other.repaired_calls,
+        unmarked_calls=one.unmarked_calls + other.unmarked_calls,
     )

@@ -25,6 +25,7 @@ def total_usage(choices: Sequence[Usage]) -> Usage:
         reasoning_tokens=sum(usage.reasoning_tokens for usage in choices),
         repair_prompt_tokens=repairs,
         repaired_calls=sum(usage.repaired_calls for usage in choices),
+        unmarked_calls=sum(usage.unmarked_calls for usage in choices),
     )
 
 
@@ -45,4 +46,5 @@ def completion_usage(usage: Usage) -> CompletionUsage:
         prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
         completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         x_repaired_calls=usage.repaired_calls or UNSET,
+        x_unmarked_calls=usage.unmarked_calls or UNSET,
     )

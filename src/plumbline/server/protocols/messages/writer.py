@@ -209,6 +209,7 @@ class MessageWriter:
                 output_tokens_details=answer.usage.output_tokens_details,
                 service_tier=answer.usage.service_tier,
                 x_repaired_calls=answer.usage.x_repaired_calls,
+                x_unmarked_calls=answer.usage.x_unmarked_calls,
             ),
         )
 
@@ -237,4 +238,5 @@ def _usage(usage: Usage) -> MessageUsage:
         output_tokens_details=MessageOutputDetails(thinking_tokens=usage.reasoning_tokens),
         service_tier="standard",
         x_repaired_calls=usage.repaired_calls or UNSET,
+        x_unmarked_calls=usage.unmarked_calls or UNSET,
     )

@@ -321,4 +321,5 @@ def response_usage(usage: Usage) -> ResponseUsage:
         output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         x_repaired_calls=usage.repaired_calls or UNSET,
+        x_unmarked_calls=usage.unmarked_calls or UNSET,
     )

@@ -1,0 +1,174 @@
+"""An answer that is nothing but calls in plain JSON is calls, in every dialect; every other answer stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import EOS, TOKENIZER, chatml, scripted, scripted_info, token_chunks
+
+from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
+from plumbline.answer.dialects.unmarked import may_become_calls
+from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallStart
+from plumbline.answer.road.road import Road
+from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
+from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool(name="get_weather", parameters=PARAMETERS), Tool(name="now"))
+NAMES = ["none", *sorted({dialect.name for dialect in TOOL_DIALECTS.values()})]
+OWN = ("hermes", "llama3_json", "llama4_json", "generic_json", "xlam", "granite")
+"""Dialects some of whose own calls are plain JSON: they read them first, whatever the arguments are."""
+
+
+def answered(
+    text: str, dialect: str, *, reads: bool = True, limit: int = 4000, **changes: Any
+) -> list[OutputEvent]:
+    """Return the events of an answer, one token of a byte or more at a time."""
+    ids = TOKENIZER.encode_rendered(text)
+
+    def play(request: GenerateRequest) -> Iterator[TokenChunk]:
+        yield from token_chunks(request, ids)
+
+    road = Road(
+        scripted(play, info=scripted_info(max_model_len=20_000, eos_token_ids=frozenset({EOS}))),
+        chatml(),
+        build_dialect(choose("", tool=dialect, reasoning="none"), TOKENIZER),
+        unmarked_calls=reads,
+    )
+    values: dict[str, Any] = {
+        "prompt": ChatPrompt(messages=(Message(role="user", content="Hi"),), tools=TOOLS),
+        "sampling": SamplingParams(max_tokens=limit),
+        "tool_choice": ToolChoice(),
+    }
+
+    async def run() -> list[OutputEvent]:
+        prepared = await road.prepare(Turn(**{**values, **changes}))
+        async with aclosing(road.answer(prepared, "r")) as events:
+            return [event async for _, event in events]
+
+    return asyncio.run(run())
+
+
+def calls_of(events: list[OutputEvent]) -> list[tuple[str, Any]]:
+    calls: list[tuple[str, str]] = []
+    for event in events:
+        if isinstance(event, ToolCallStart):
+            calls.append((event.name, ""))
+        elif isinstance(event, ToolCallDelta):
+            calls[-1] = (calls[-1][0], calls[-1][1] + event.arguments)
+    return [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+def text_of(events: list[OutputEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+_VALID = st.fixed_dictionaries(
+    {"city": st.text("abcü '\"\\{}[]\n", max_size=9)}, optional={"days": st.integers(-(2**70), 2**70)}
+).map(lambda arguments: {"name": "get_weather", "arguments": arguments})
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> tuple[str, list[dict[str, Any]]]:
+    """A whole answer that is calls, with what they are."""
+    calls = draw(st.lists(_VALID, min_size=1, max_size=2))
+    listed = len(calls) > 1 or draw(st.booleans())
+    text = json.dumps(
+        calls if listed else calls[0], indent=draw(st.none() | st.just(2)), ensure_ascii=draw(st.booleans())
+    )
+    if draw(st.booleans()):
+        text = f"```{draw(st.sampled_from(['json', '']))}\n{text}\n```"
+    return draw(st.sampled_from(["", "\n", " "])) + text + draw(st.sampled_from(["", "\n"])), calls
+
+
+@given(st.sampled_from(NAMES), _calls())
+def test_an_answer_of_plain_calls_is_calls_in_every_dialect(
+    dialect: str, drawn: tuple[str, list[dict[str, Any]]]
+) -> None:
+    text, calls = drawn
+    events = answered(text, dialect)
+    assert calls_of(events) == [(call["name"], call["arguments"]) for call in calls]
+    assert text_of(events).strip() == ""
+    finish = events[-1]
+    assert isinstance(finish, Finish)
+    assert finish.reason == "tool_calls"
+    if calls_of(answered(text, dialect, reads=False)) == []:
+        assert finish.usage.unmarked_calls == len(calls)
+
+
+_CALL = json.dumps({"name": "get_weather", "arguments": {"city": "Rome"}})
+_OTHERS = [
+    f"Here you are: {_CALL}",
+    f"{_CALL} is the call.",
+    f"```json\n{_CALL}\n``` runs it.",
+    f"[{_CALL}, 3]",
+    _CALL[:-9],
+    _CALL.replace("get_weather", "get_wether"),
+    _CALL.replace('"Rome"', "3"),
+    _CALL.replace('"city"', '"town"'),
+    '{"name": "Rome", "country": "Italy"}',
+    '{"city": "Rome"}',
+    "[1, 2]",
+    '{"name": "get_weather", "description": "d", "parameters": {"type": "object"}}',
+    "```python\nprint(1)\n```",
+    '["a", {"b": 1}]',
+    "{",
+    "` `",
+    "",
+]
+
+
+@pytest.mark.parametrize("dialect", sorted(set(NAMES) - set(OWN)))
+def test_every_other_answer_is_what_the_dialect_makes_of_it(dialect: str) -> None:
+    for text in _OTHERS:
+        found, plain = answered(text, dialect), answered(text, dialect, reads=False)
+        assert (text_of(found), calls_of(found), found[-1]) == (text_of(plain), calls_of(plain), plain[-1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit": 10},
+        {"stop": ("}}",)},
+        {"tool_choice": ToolChoice(mode="none")},
+    ],
+)
+def test_what_may_not_be_a_call_or_was_cut_stays_text(changes: dict[str, Any]) -> None:
+    assert calls_of(answered(_CALL, "none", **changes)) == []
+    assert text_of(answered(_CALL, "none", **changes)) == text_of(
+        answered(_CALL, "none", reads=False, **changes)
+    )
+
+
+@given(st.text(max_size=30))
+def test_text_is_held_only_while_it_may_become_calls(text: str) -> None:
+    """Where some continuation is calls the text is held, and nothing that is held can begin in another way."""
+    held = may_become_calls(text)
+    if held and may_become_calls(f'{text}x"'):
+        assert '{"' in "".join(f'{text}x"'.split())
+    if not held:
+        assert not may_become_calls(text + "a")
+
+
+@pytest.mark.parametrize("cut", range(len(f"```json\n[{_CALL}]\n```")))
+def test_every_beginning_of_calls_is_held(cut: int) -> None:
+    assert may_become_calls(f"```json\n[{_CALL}]\n```"[:cut])
+    assert may_become_calls(f" \n{_CALL}"[:cut])
+
+
+def test_other_text_is_not_held_back() -> None:
+    events = answered("Well, it is warm.", "none")
+    assert len([event for event in events if isinstance(event, TextDelta)]) > 5
