@@ -30,7 +30,7 @@ class Routing(NamedTuple):
 
     top_k: int
     sigmoid: bool = False  # scores are sigmoids of logits, else their softmax over all experts
-    late_softmax: bool = False  # weights are the softmax of the chosen logits, whatever is below
+    late_softmax: bool = False  # weights are the softmax of the chosen logits, times `scale`
     groups: int = (
         1  # experts are in so many groups of equal size, and only those of `chosen_groups` may be chosen
     )
@@ -39,6 +39,8 @@ class Routing(NamedTuple):
     normalised: bool = True  # weights of a token are divided by their sum
     floor: float = 0.0  # the least divisor
     scale: float = 1.0  # a factor on weights
+    mixer: bool = False  # experts are chosen one by one, by Phi's sparse mixer, whatever is below `top_k`
+    jitter: float = 0.0  # of that mixer: logits this near to the best one share its weight
     of_inputs: bool = False  # weights multiply what experts take, and not what they return: see `spread`
 
 
@@ -55,7 +57,9 @@ def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) ->
     """
     if routing.late_softmax:
         best, chosen = logits.topk(routing.top_k, -1)
-        return best.softmax(-1), chosen
+        return best.softmax(-1) * routing.scale, chosen
+    if routing.mixer:
+        return _mix_sparsely(logits, routing)
     scores = sigmoid_torch(logits) if routing.sigmoid else logits.softmax(-1)
     choice = scores if correction is None else scores + correction
     if routing.groups > 1:
@@ -65,6 +69,18 @@ def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) ->
     if routing.normalised:
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=routing.floor)
     return weights * routing.scale, chosen
+
+
+def _mix_sparsely(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    """Choose the best expert again and again; its weight is the softmax over the logits that are near to its own."""
+    left, weights, chosen = logits.clone(), [], []
+    for _ in range(routing.top_k):
+        best, place = left.max(-1, keepdim=True)
+        far = (best - logits) / torch.maximum(logits.abs(), best) > 2 * routing.jitter
+        weights.append(left.masked_fill(far, float("-inf")).softmax(-1).gather(-1, place))
+        chosen.append(place)
+        left = left.scatter(-1, place, float("-inf"))
+    return torch.cat(weights, -1), torch.cat(chosen, -1)
 
 
 def _mask_groups(choice: Tensor, routing: Routing) -> Tensor:

@@ -89,6 +89,11 @@ def test_gates(dtype, randn):
     torch.testing.assert_close(swiglu.gelu_mul(gate_up), swiglu.gelu_mul_torch(gate_up), **TOLERANCE[dtype])
     torch.testing.assert_close(swiglu.gelu(gate_up), swiglu.gelu_torch(gate_up), **TOLERANCE[dtype])
     torch.testing.assert_close(swiglu.relu2(gate_up), swiglu.relu2_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(swiglu.relu(gate_up), swiglu.relu_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(swiglu.gelu_erf(gate_up), swiglu.gelu_erf_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(
+        swiglu.gelu_erf_mul(gate_up), swiglu.gelu_erf_mul_torch(gate_up), **TOLERANCE[dtype]
+    )
     gate_up *= 5
     torch.testing.assert_close(swiglu.oss_mul(gate_up), swiglu.oss_mul_torch(gate_up), **TOLERANCE[dtype])
 

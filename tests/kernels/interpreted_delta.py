@@ -71,9 +71,13 @@ def both(monkeypatch, call, states: Tensor, step: str) -> list[tuple[Tensor, Ten
     return found
 
 
-@pytest.mark.parametrize(("dtype", "bias"), [(torch.float32, False), (torch.float16, True)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "bias", "activated"),
+    [(torch.float32, False, True), (torch.float32, True, False), (torch.float16, True, True)],
+    ids=str,
+)
 @steps
-def test_convolution(dtype, bias, step, monkeypatch):
+def test_convolution(dtype, bias, activated, step, monkeypatch):
     """Blocks of channels and of tokens have rests."""
     torch.manual_seed(1)
     monkeypatch.setattr(
@@ -86,7 +90,10 @@ def test_convolution(dtype, bias, step, monkeypatch):
     weight, shift = torch.randn(channels, TAPS), torch.randn(channels) if bias else None
     states = torch.randn(len(batch.seq_lens) + 1, channels, TAPS - 1).to(dtype)
     (ours, ours_states), (expected, expected_states) = both(
-        monkeypatch, lambda states, batch: causal_conv(x, weight, states, batch, shift), states, step
+        monkeypatch,
+        lambda states, batch: causal_conv(x, weight, states, batch, shift, activated),
+        states,
+        step,
     )
     torch.testing.assert_close(ours[:tokens], expected[:tokens], **TOLERANCE[dtype])
     assert torch.equal(ours_states, expected_states)

@@ -16,6 +16,7 @@ from plumbline_kernels.delta import (
     delta_rule,
     gated_group_norm,
     gated_norm,
+    selective_scan,
     state_space_gates,
 )
 
@@ -177,6 +178,8 @@ def test_a_bias_is_added_before_the_activation() -> None:
     states, none = torch.zeros(1, 8, TAPS - 1), torch.zeros(8, TAPS)
     found = causal_conv(x, none, states, batch_of([5], [5], [0]), bias)
     torch.testing.assert_close(found, torch.nn.functional.silu(bias).expand(5, 8))
+    found = causal_conv(x, none, states, batch_of([5], [5], [0]), bias, activated=False)
+    assert torch.equal(found, bias.expand(5, 8))
 
 
 @SETTINGS
@@ -190,3 +193,31 @@ def test_a_gated_norm_has_the_bits_of_each_row_alone(seed: int, rows: int) -> No
     assert torch.equal(whole, torch.cat(alone))
     expected = torch.nn.functional.rms_norm(x, (7,), weight, 1e-6) * torch.nn.functional.silu(gate)
     torch.testing.assert_close(whole, expected)
+
+
+@SETTINGS
+@given(cut=st.integers(1, 8), seed=st.integers(0, 99))
+def test_a_selective_state_space_is_its_recurrence_with_the_same_bits_in_any_chunks(
+    cut: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, steps = (torch.randn(9, 5, generator=generator) for _ in range(2))
+    writes, reads = (torch.randn(9, 3, generator=generator) for _ in range(2))
+    rates, shifts = torch.rand(5, 3, generator=generator), torch.randn(5, generator=generator)
+
+    def run(first: int, stop: int, states: torch.Tensor) -> torch.Tensor:
+        parts = (each[first:stop] for each in (x, steps, writes, reads))
+        return selective_scan(*parts, rates, shifts, states, batch_of([stop - first], [stop], [1]))
+
+    state, expected = torch.zeros(5, 3), []
+    sizes = torch.nn.functional.softplus(steps + shifts)
+    for token in range(9):
+        size = sizes[token].unsqueeze(1)
+        state = state * torch.exp(-size * rates) + size * x[token].unsqueeze(1) * writes[token]
+        expected.append(state @ reads[token])
+    whole, parts = (torch.full((2, 5, 3), float("nan")) for _ in range(2))
+    found = run(0, 9, whole)
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=1e-5)
+    assert torch.equal(found, torch.cat([run(0, cut, parts), run(cut, 9, parts)]))
+    assert torch.equal(whole[1], parts[1])
+    assert whole[0].isnan().all()

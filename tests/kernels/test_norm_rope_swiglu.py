@@ -8,7 +8,16 @@ import torch.nn.functional as F
 
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write
-from plumbline_kernels.swiglu import gelu, gelu_mul, relu2, silu_mul
+from plumbline_kernels.swiglu import (
+    gelu,
+    gelu_erf,
+    gelu_erf_mul,
+    gelu_mul,
+    relu,
+    relu2,
+    silu_mul,
+    xielu_torch,
+)
 
 torch.set_num_threads(1)
 DTYPES = pytest.mark.parametrize(
@@ -95,6 +104,26 @@ def test_activations_without_a_gate_are_their_formulas(dtype, tolerance):
         gelu(x).double(), wide * torch.special.ndtr(wide), atol=tolerance * 4 + 0.01, rtol=tolerance
     )
     torch.testing.assert_close(relu2(x).double(), wide.clamp(min=0) ** 2, atol=tolerance, rtol=tolerance)
+    assert torch.equal(relu(x), x.clamp(min=0))
+
+
+@DTYPES
+def test_a_gelu_by_the_error_function_is_the_distribution_function(dtype, tolerance):
+    x = torch.linspace(-9, 9, 2 * 34 * 6).view(6, -1).to(dtype)
+    wide = x.double()
+    expected = wide * torch.special.ndtr(wide)
+    torch.testing.assert_close(gelu_erf(x).double(), expected, atol=max(tolerance, 2e-6), rtol=tolerance)
+    gate, up = expected.chunk(2, -1)[0], wide.chunk(2, -1)[1]
+    torch.testing.assert_close(gelu_erf_mul(x).double(), gate * up, atol=max(tolerance, 2e-5), rtol=tolerance)
+
+
+@DTYPES
+def test_a_xielu_is_its_formula(dtype, tolerance):
+    x = torch.linspace(-9, 9, 68).view(2, -1).to(dtype)
+    wide = x.double()
+    expected = torch.where(wide > 0, 0.8 * wide**2, 0.7 * (wide.clamp(max=-1e-6).expm1() - wide)) + wide / 2
+    found = xielu_torch(x, torch.tensor([0.8, 0.7, 0.5, -1e-6]))
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
 
 
 @DTYPES

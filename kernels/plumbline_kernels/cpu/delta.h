@@ -3,6 +3,7 @@
 // A state is too large for registers, and half of it fits the first-level cache. So each thread takes a few columns of the
 // state of one head of one sequence through all tokens of the step.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -89,7 +90,7 @@ void walk(const Run<T>& r, long sequence, long head, long column, float* key, fl
     take(mixed + r.keys() + key_head * d.key_dim, key, d.key_dim, d.corrects, 1.0f);
     float step = softplus(number(gates[(d.corrects ? d.value_heads : 0) + head]) + d.shifts[head]);
     float fading = std::exp(-d.rates[head] * step);
-    float strength = d.corrects ? 1.0f / (1.0f + std::exp(-number(gates[head]))) : step;
+    float strength = d.corrects ? d.strength / (1.0f + std::exp(-number(gates[head]))) : step;
     F write[N], read[N];
     for (int n = 0; n < N; n++) read[n] = splat(0.0f);
     if (d.corrects)
@@ -170,6 +171,13 @@ void finish(const Run<T>& r, long token) {
   for (long head = 0; head < d.value_heads; head++)
     for (long i = head * d.value_dim; i < (head + 1) * d.value_dim; i += LANES)
       store(x + i, load(x + i) + d.skip[head] * load(values + i));
+  if (!d.norm) {
+    for (long i = 0; i < r.values(); i += LANES) {
+      F g = load(gate + i);
+      store(x + i, load(x + i) * g * sigmoid(g));
+    }
+    return;
+  }
   thread_local std::vector<float> kept;
   long width = r.values() / d.key_heads;
   kept.resize(width);
@@ -193,4 +201,46 @@ void run(const DeltaOp<T>& op, const Step& step, long tokens) {
   });
   walk_all(r);
   each_token(tokens, 2 * r.values(), step.threads, [&](long token) { finish(r, token); });
+}
+
+// Convolve the gated inputs of a sequence's tokens for some channels, and keep the last ones.
+template <typename T>
+void convolve(const ShortConvOp<T>& op, const Step& step, T* gated, long sequence, long from, long to) {
+  long first = step.all.query_start[sequence], length = step.all.query_start[sequence + 1] - first;
+  long width = op.width, before = op.taps - 1;
+  bool fresh = step.all.seq_lens[sequence] == length;
+  const T* rows = op.projected + first * 3 * width;
+  T* kept = op.inputs + step.state_rows[sequence] * before * width;
+  gated += first * width;
+  T* out = op.out + first * width;
+  auto input = [&](long token, long at) {
+    if (token >= 0) return load(gated + token * width + at);
+    return fresh ? splat(0.0f) : load(kept + (before + token) * width + at);
+  };
+  for (long at = from; at < to; at += LANES) {
+    for (long token = 0; token < length; token++) {
+      const T* row = rows + token * 3 * width + at;
+      store(gated + token * width + at, load(row) * load(row + 2 * width));
+      F total = splat(0.0f);
+      for (long tap = 0; tap <= before; tap++) total += input(token - before + tap, at) * load(op.conv + tap * width + at);
+      if (op.conv_bias) total += load(op.conv_bias + at);
+      T* to_row = out + token * width + at;
+      store(to_row, total);  // Rounded before the gate, as if it had been a separate operation.
+      store(to_row, load(to_row) * load(row + width));
+    }
+    // Upwards, so that none is overwritten before it is read.
+    for (long i = 0; i < before; i++) store(kept + i * width + at, input(length - before + i, at));
+  }
+}
+
+template <typename T>
+void run(const ShortConvOp<T>& op, const Step& step, long tokens) {
+  thread_local std::vector<T> gated;
+  gated.resize(tokens * op.width);
+  T* to = gated.data();
+  long blocks = (op.width + delta::CHANNELS - 1) / delta::CHANNELS;
+  pool().run(step.all.count * blocks, step.threads, tokens * op.width * op.taps, WORTH_ROWS, [&, to](uint32_t index) {
+    long from = index % blocks * delta::CHANNELS, stop = std::min(from + delta::CHANNELS, (long)op.width);
+    convolve(op, step, to, index / blocks, from, stop);
+  });
 }

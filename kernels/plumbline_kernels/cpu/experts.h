@@ -42,10 +42,28 @@ inline void leave_groups(const Experts& e, std::vector<int32_t>& order, std::vec
     std::fill_n(choice.begin() + order[rank] * size, size, -INFINITY);
 }
 
+// Choose the best expert again and again; see `_mix_sparsely`.
+inline void mix_sparsely(const Experts& e, const float* logits, int32_t* chosen, float* weights,
+                         std::vector<float>& left) {
+  left.assign(logits, logits + e.number);
+  for (long rank = 0; rank < e.top_k; rank++) {
+    long place = std::max_element(left.begin(), left.end()) - left.begin();
+    float best = left[place], total = 0.0f;
+    for (long i = 0; i < e.number; i++) {
+      bool far = (best - logits[i]) / std::max(std::abs(logits[i]), best) > 2.0f * e.jitter;
+      if (!far) total += std::exp(left[i] - best);
+    }
+    chosen[rank] = place;
+    weights[rank] = 1.0f / total;
+    left[place] = -INFINITY;
+  }
+}
+
 // Choose the experts of a token from its logits, which become scores; `order` is scratch of as many numbers.
 inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weights, std::vector<int32_t>& order,
                    std::vector<float>& choice) {
   long number = e.number, k = e.top_k;
+  if (e.mixer) return mix_sparsely(e, logits, chosen, weights, choice);
   if (!e.late_softmax) {
     if (e.sigmoid)
       for (long i = 0; i < number; i++) logits[i] = 1.0f / (1.0f + std::exp(-logits[i]));
@@ -65,7 +83,11 @@ inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weig
     chosen[i] = order[i];
     total += weights[i] = logits[order[i]];
   }
-  if (e.late_softmax) return softmax(weights, k);
+  if (e.late_softmax) {
+    softmax(weights, k);
+    for (long i = 0; i < k; i++) weights[i] *= e.scale;
+    return;
+  }
   float factor = e.normalised ? e.scale / std::max(total, e.floor) : e.scale;
   for (long i = 0; i < k; i++) weights[i] *= factor;
 }
@@ -106,7 +128,7 @@ class Mixture {
       F total = splat(0.0f);
       if (e.shared_gate)
         for (long i = 0; i < width; i += LANES) total += load(row + i) * load(e.shared_gate + i);
-      float factor = e.shared_gate ? 1.0f / (1.0f + std::exp(-sum(total))) : 1.0f;
+      float factor = e.shared_gate ? 1.0f / (1.0f + std::exp(-sum(total))) : e.shared_scale;
       for (long i = 0; i < width; i += LANES)
         store(sums_.data() + token * width + i, load(shared + token * width + i) * factor);
     });

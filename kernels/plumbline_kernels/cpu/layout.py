@@ -7,27 +7,20 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from plumbline_kernels.cpu import structs
+from plumbline_kernels.cpu import states, structs
+from plumbline_kernels.cpu.addresses import Anything, Floats, Ints, Out, Rows, Shorts
 from plumbline_kernels.cpu.structs import KernelOperation, Struct, declare
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3, "gelu": 4, "relu": 5, "xielu": 6}
 CONSTANTS = {
     **{name.upper(): number for name, number in ACTIVATIONS.items()},
     "WIDE_DIM": 640,  # The widest head.
     "FEW_ROWS": 64,  # The most query heads of a key head.
     "WORD": 4,  # Bytes of a rounded weight that are multiplied at once.
 }
-
-# A tensor, or its address.
-Rows = Annotated["Tensor | int | None", "const T*"]
-Out = Annotated["Tensor | int | None", "T*"]
-Anything = Annotated["Tensor | int | None", "const void*"]
-Floats = Annotated["Tensor | int | None", "const float*"]
-Ints = Annotated["Tensor | int | None", "const int64_t*"]
-Shorts = Annotated["Tensor | int | None", "const int32_t*"]
 
 
 @declare
@@ -88,6 +81,7 @@ class ExpertsStruct(Struct):
     correction: Floats = None  # [E], e_score_correction_bias; see `route`
     shared_gate: Floats = None  # [D]; its product with a token is the gate before the sigmoid
     factors: Floats = None  # [E], on weights
+    shared_scale: float = 1.0  # on the result of shared experts
     gate_up: Matrices  # by expert [2 * I, D], or without a gate [I, D]
     down: Matrices  # by expert [D, I]
     activation: int
@@ -99,6 +93,8 @@ class ExpertsStruct(Struct):
     late_softmax: bool
     best_two: bool
     normalised: bool
+    mixer: bool
+    jitter: float
     of_inputs: bool
     floor: float
     scale: float
@@ -117,25 +113,6 @@ class LatentStruct(Struct):
     key_dim: int
     rope_dim: int
     value_dim: int
-
-
-@declare
-class DeltaStruct(Struct):
-    """A gated delta net or a state space."""
-
-    conv: Floats  # [taps, channels]: the transpose of what `causal_conv` takes
-    conv_bias: Floats = None  # [channels]
-    rates: Floats  # [value_heads], exp(A_log); see `delta_gates`
-    shifts: Floats  # [value_heads], dt_bias
-    norm: Floats  # [value_dim]; of a state space [value_heads * value_dim]
-    skip: Floats = None  # [value_heads], D of a state space: its factors on values are added to results
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    taps: int
-    eps: float
-    corrects: bool  # whether it is a delta net, and not a state space
 
 
 @declare
@@ -229,6 +206,24 @@ class GiveOp(KernelOperation):
 
 
 @declare
+class PlaceOp(KernelOperation):
+    """Add the rows of a table [positions, width] for the tokens' positions to the residual [T, width]."""
+
+    residual: Out
+    table: Rows
+    width: int
+
+
+@declare
+class ClipOp(KernelOperation):
+    """Limit the size of the numbers of rows [T, width]."""
+
+    rows: Out
+    width: int
+    size: float
+
+
+@declare
 class AddNormOp(KernelOperation):
     """Norm x [T, width], or the sum scale * (residual + factor * x), which is written to the residual."""
 
@@ -304,6 +299,7 @@ class ActivateOp(KernelOperation):
     width: int
     activation: int
     gated: bool
+    curve: Floats = None  # [4], of a xielu
 
 
 @declare
@@ -365,18 +361,6 @@ class LatentValuesOp(KernelOperation):
 
 
 @declare
-class DeltaOp(KernelOperation):
-    """Run a delta net on its projection and its states, [T, HV * value_dim]."""
-
-    delta: DeltaStruct
-    projected: Rows  # [T, stride]: queries, keys and values; gates; strengths, if it corrects; decays
-    stride: int
-    inputs: Out  # [rows, taps - 1, channels]
-    matrices: Annotated["Tensor", "float*"]  # [rows, value_heads, key_dim, value_dim]
-    out: Out = None
-
-
-@declare
 class Op(Struct):
     """One operation of a program."""
 
@@ -384,6 +368,8 @@ class Op(Struct):
     operation: Annotated[int, "const void*"]
 
 
+DECLARED = (states.DeltaOp, states.ShortConvOp)
+"""Operations of other modules, which are in the header and have kinds, too."""
 HEADER = structs.header(CONSTANTS)
 PLACES = structs.places(CONSTANTS)
 KINDS = {operation: kind for kind, operation in enumerate(structs.operations())}

@@ -47,6 +47,22 @@ struct Pass {
     }
   }
 
+  void operator()(const PlaceOp<T>& op) {
+    for (long i = 0; i < tokens; i++) {
+      const T* from = op.table + step.positions[i] * op.width;
+      T* to = op.residual + i * op.width;
+      for (long at = 0; at < op.width; at += LANES) store(to + at, load(to + at) + load(from + at));
+    }
+  }
+
+  void operator()(const ClipOp<T>& op) {
+    const F most = splat(op.size);
+    for (long at = 0; at < tokens * op.width; at += LANES) {
+      F x = load(op.rows + at);
+      store(op.rows + at, x > most ? most : x < -most ? -most : x);
+    }
+  }
+
   void operator()(const KeepOp<T>& op) {
     if (step.num_rows < 0) return;
     // In place: a row never moves up.
@@ -79,6 +95,7 @@ struct Pass {
   void operator()(const RopeOp<T>& op) { run(op, step, tokens); }
   void operator()(const LatentWriteOp<T>& op) { run(op, step, tokens); }
   void operator()(const DeltaOp<T>& op) { run(op, step, tokens); }
+  void operator()(const ShortConvOp<T>& op) { run(op, step, tokens); }
   // Each token alone: norms, gates, activations, values of latents.
   template <typename Operation>
   void operator()(const Operation& op) {

@@ -60,6 +60,28 @@ void run(const AddNormOp<T>& op, long tokens, int threads) {
 // The one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
 inline F gelu(F x) { return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
+// The one with the error function, by the polynomial 7.1.26 of Abramowitz and Stegun, as in swiglu.py.
+inline F gelu_erf(F x) {
+  F size = maximum(x, -x) * 0.7071067811865476f, t = 1.0f / (1.0f + 0.3275911f * size);
+  F rest = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  rest *= exp2(size * size * -LOG2E);
+  return 0.5f * x * (x < 0.0f ? rest : 2.0f - rest);
+}
+
+inline F xielu(F x, const float* curve) {
+  F most = splat(curve[3]), low = x < most ? x : most;
+  F below = (exp2(low * LOG2E) - 1.0f - x) * curve[1];
+  return (x > 0.0f ? curve[0] * x * x : below) + curve[2] * x;
+}
+
+inline F activate(long activation, F x, F power) {
+  if (activation == GELU_TANH) return gelu(x);
+  if (activation == GELU) return gelu_erf(x);
+  F positive = maximum(x, splat(0.0f));
+  if (activation == RELU) return positive;
+  return x * (activation == RELU2 ? positive : sigmoid(power));
+}
+
 // SWIGLU_OSS is the activation of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
 template <typename T>
 void run(const ActivateOp<T>& op, long tokens, int threads) {
@@ -77,7 +99,7 @@ void run(const ActivateOp<T>& op, long tokens, int threads) {
         up += 1.0f;
         y = 1.702f * g;
       }
-      F activated = activation == GELU_TANH ? gelu(g) : g * (activation == RELU2 ? maximum(g, splat(0.0f)) : sigmoid(y));
+      F activated = activation == XIELU ? xielu(g, op.curve) : activate(activation, g, y);
       store(out + token * width + i, activated * up);
     }
   });

@@ -12,6 +12,7 @@ from plumbline_kernels.delta.net import (
     delta_rule,
     gated_group_norm,
     gated_norm,
+    selective_scan,
     state_space_gates,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "delta_rule",
     "gated_group_norm",
     "gated_norm",
+    "selective_scan",
     "state_space_gates",
 ]

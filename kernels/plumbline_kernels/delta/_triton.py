@@ -33,6 +33,7 @@ def _conv_kernel(
     channels,
     TAPS: tl.constexpr,
     BIAS: tl.constexpr,
+    ACTIVATED: tl.constexpr,
     DECODE: tl.constexpr,  # one token per sequence, so the program id is the sequence
     BLOCK_T: tl.constexpr,  # at least TAPS - 1, unless DECODE
     BLOCK_C: tl.constexpr,
@@ -65,7 +66,8 @@ def _conv_kernel(
         total += value * tl.load(weight_ptr + channel * TAPS + tap, mask=channel_mask, other=0.0)[None, :]
     if BIAS:
         total += tl.load(bias_ptr + channel, mask=channel_mask, other=0.0)[None, :]
-    total = total * tl.sigmoid(total)
+    if ACTIVATED:
+        total = total * tl.sigmoid(total)
     out = out_ptr + (start + first + token).to(tl.int64)[:, None] * channels + channel[None, :]
     tl.store(out, total.to(out_ptr.dtype.element_ty), mask=mask)
     # Only the first tokens read the old state, so their program replaces it: no other one can read it too late.
@@ -136,7 +138,12 @@ def _rule_kernel(
 
 
 def launch_conv(
-    x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch, bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    states: Tensor,
+    batch: AttentionBatch,
+    bias: Tensor | None = None,
+    activated: bool = True,
 ) -> Tensor:
     """Compute `causal_conv`: decodes and chunks as two launches of one kernel."""
     check(
@@ -161,6 +168,7 @@ def launch_conv(
             channels,
             TAPS=taps,
             BIAS=bias is not None,
+            ACTIVATED=activated,
             DECODE=decode,
             BLOCK_T=block_t,
             BLOCK_C=config["block_c"],
@@ -240,7 +248,7 @@ def compile_cases(capability: int) -> Iterator[CompileCase]:
             | {"out_ptr": "*bf16"}
             | batch
             | {"num_seqs": "i32", "x_stride": "i32", "channels": "i32"},
-            {"TAPS": 4, "BIAS": bias, "DECODE": decode}
+            {"TAPS": 4, "BIAS": bias, "ACTIVATED": True, "DECODE": decode}
             | {"BLOCK_T": config["block_t"], "BLOCK_C": config["block_c"]},
             {"num_warps": config["num_warps"]},
         )

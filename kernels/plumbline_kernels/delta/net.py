@@ -37,6 +37,7 @@ __all__ = [
     "delta_rule",
     "gated_group_norm",
     "gated_norm",
+    "selective_scan",
     "state_space_gates",
 ]
 
@@ -64,7 +65,12 @@ class DeltaShape:
 
 
 def causal_conv(
-    x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch, bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    states: Tensor,
+    batch: AttentionBatch,
+    bias: Tensor | None = None,
+    activated: bool = True,
 ) -> Tensor:
     """Convolve the tokens of each sequence with the ones before, and take the SiLU; returns [T, C].
 
@@ -74,6 +80,7 @@ def causal_conv(
         states: [rows, C, taps - 1], contiguous: the last inputs of each sequence, which are replaced.
         batch: with `state_rows`. Rows of x that belong to no sequence come back as anything.
         bias: fp32 [C], added before the SiLU.
+        activated: whether the SiLU is taken.
     """
     rows = _rows(batch)
     check(x.dim() == 2 and x.dtype in FLOATS and x.stride(1) == 1, "causal_conv: x must be [T, C] floats")
@@ -83,7 +90,7 @@ def causal_conv(
         "causal_conv: states must keep one input less than there are taps",
     )
     if use_triton(x):
-        return _triton.launch_conv(x, weight, states, batch, bias)
+        return _triton.launch_conv(x, weight, states, batch, bias, activated)
     out = torch.empty_like(x)
     taps = weight.unbind(1)
     for tokens, row, fresh in _spans(batch, rows):
@@ -97,7 +104,7 @@ def causal_conv(
         assert isinstance(total, Tensor)
         if bias is not None:
             total = total + bias[:, None]
-        done = (total * sigmoid_torch(total)).to(x.dtype)
+        done = (total * sigmoid_torch(total) if activated else total).to(x.dtype)
         out[tokens] = done[0].t() if row.numel() == 1 else done[:, :, 0]
         states[row] = window[:, :, length:]
     return out
@@ -160,6 +167,45 @@ def delta_rule(
             walk = _one_by_one if batch.exact else _in_chunks
             found, state[0] = walk(*parts, state[0], shape.corrects)
         out[tokens] = found.to(out.dtype)
+        states[row] = state
+    return out
+
+
+def selective_scan(
+    x: Tensor,
+    steps: Tensor,
+    writes: Tensor,
+    reads: Tensor,
+    rates: Tensor,
+    shifts: Tensor,
+    states: Tensor,
+    batch: AttentionBatch,
+) -> Tensor:
+    """Run a state space of Mamba 1, token by token: S = exp(-d rates) S + d x w, and o = S r; returns fp32 [T, W].
+
+    Args:
+        x: [T, W].
+        steps: [T, W]; d is the softplus of steps and shifts.
+        writes: [T, N], what an input is written with.
+        reads: [T, N].
+        rates: fp32 [W, N], positive.
+        shifts: fp32 [W].
+        states: fp32 [rows, W, N], which are brought up to date.
+        batch: with `state_rows`. Rows that belong to no sequence come back as zeros.
+    """
+    sizes = _softplus(steps.float() + shifts)
+    written = (sizes * x.float()).unsqueeze(2) * writes.float().unsqueeze(1)
+    fading = (-sizes.unsqueeze(2) * rates).exp_()
+    wide = reads.float().unsqueeze(1)
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for tokens, row, fresh in _spans(batch, _rows(batch)):
+        state = states[row].masked_fill_(fresh[:, None, None], 0.0)
+        # Decodes are one step of many sequences, a chunk is many steps of one.
+        together = len(row) if tokens.stop - tokens.start == len(row) else 1
+        for first in range(tokens.start, tokens.stop, together):
+            now = slice(first, first + together)
+            state = state * fading[now] + written[now]
+            out[now] = (state * wide[now]).sum(2)
         states[row] = state
     return out
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.kernels.cpu.test_operations import DTYPES, library, program, randn, tokens
 
 from plumbline_kernels.attention import AttentionBatch
-from plumbline_kernels.cpu.layout import DeltaOp, DeltaStruct, GateOp
+from plumbline_kernels.cpu.layout import GateOp
 from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.states import DeltaOp, DeltaStruct, ShortConvOp
 from plumbline_kernels.delta import (
     DeltaShape,
     causal_conv,
@@ -121,6 +122,44 @@ def test_a_prompt_and_what_follows_it_are_those_of_the_reference(
     torch.testing.assert_close(ours[1][used], theirs[1][used], atol=TOLERANCES[dtype], rtol=1e-2)
     free = [row for row in range(4) if row not in used.tolist()]
     assert ours[1][free].isnan().all()
+
+
+@DTYPES
+@settings(max_examples=10, deadline=None)
+@given(
+    width=st.sampled_from([16, 272]),
+    taps=st.integers(2, 5),
+    has_bias=st.booleans(),
+    lens=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=3),
+)
+def test_a_short_convolution_is_that_of_the_reference(
+    library: Library, dtype: torch.dtype, width: int, taps: int, has_bias: bool, lens: list[tuple[int, int]]
+) -> None:
+    conv, bias = randn(width, taps, seed=1), randn(width, seed=2) if has_bias else None
+    steps = [tokens(0, [(0, first) for first, _ in lens]), tokens(0, lens)]
+    ours, theirs = (torch.full((4, width, taps - 1), float("nan"), dtype=dtype) for _ in range(2))
+    orders = [sorted(range(len(lens)), key=lambda index: lens[index][part] != 1) for part in range(2)]
+    for number, (step, order) in enumerate(zip(steps, orders, strict=True)):
+        object.__setattr__(step, "state_rows", torch.tensor(order))
+        x = randn(len(step.positions), 3 * width, seed=7 + number, dtype=dtype)
+        recorded = program(library, dtype)
+        out = recorded.fill(
+            ShortConvOp(
+                projected=x,
+                conv=conv.t().contiguous(),
+                conv_bias=bias,
+                inputs=ours,
+                width=width,
+                taps=taps,
+            ),
+            width,
+        )
+        recorded.run(torch.zeros(len(x), dtype=torch.int64), step, None)
+        of_inputs, of_results, inputs = x.chunk(3, 1)
+        mixed = causal_conv((of_inputs * inputs).contiguous(), conv, theirs, step, bias, activated=False)
+        torch.testing.assert_close(
+            out[: len(x)].float(), (of_results * mixed).float(), atol=TOLERANCES[dtype], rtol=1e-2
+        )
 
 
 @DTYPES

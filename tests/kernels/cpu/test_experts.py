@@ -21,6 +21,8 @@ ROUTINGS = {
     "groups by the best": Routing(2, groups=2, chosen_groups=1, best_two=False),
     "late softmax": Routing(4, late_softmax=True),
     "of inputs": Routing(2, of_inputs=True),
+    "scaled late softmax": Routing(2, late_softmax=True, scale=0.5),
+    "sparse mixer": Routing(2, mixer=True, jitter=0.2),
 }
 
 

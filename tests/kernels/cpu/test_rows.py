@@ -10,18 +10,32 @@ from plumbline_kernels.cpu.layout import (
     ACTIVATIONS,
     ActivateOp,
     AddNormOp,
+    ClipOp,
     EmbedOp,
     GateOp,
     HeadsStruct,
     NormStruct,
+    PlaceOp,
     RopeOp,
     TokenInputsOp,
 )
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write, rotate_torch
-from plumbline_kernels.swiglu import gelu, gelu_mul, relu2, silu_mul
+from plumbline_kernels.swiglu import (
+    gelu,
+    gelu_erf,
+    gelu_erf_mul,
+    gelu_mul,
+    relu,
+    relu2,
+    silu_mul,
+    xielu_torch,
+)
 
 __all__ = ["library"]
+
+CURVE = torch.tensor([0.8, 0.7, 0.5, -1e-6])
+"""Of a xielu."""
 
 
 @DTYPES
@@ -57,7 +71,9 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
 
 
 @DTYPES
-@pytest.mark.parametrize(("activation", "reference"), [("silu", silu_mul), ("gelu_tanh", gelu_mul)])
+@pytest.mark.parametrize(
+    ("activation", "reference"), [("silu", silu_mul), ("gelu_tanh", gelu_mul), ("gelu", gelu_erf_mul)]
+)
 def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
     gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
     recorded = program(library, dtype)
@@ -67,12 +83,22 @@ def test_gates_are_those_of_the_reference(library, dtype, activation, reference)
 
 
 @DTYPES
-@pytest.mark.parametrize(("activation", "reference"), [("gelu_tanh", gelu), ("relu2", relu2)])
+@pytest.mark.parametrize(
+    ("activation", "reference"),
+    [
+        ("gelu_tanh", gelu),
+        ("gelu", gelu_erf),
+        ("relu", relu),
+        ("relu2", relu2),
+        ("xielu", lambda x: xielu_torch(x, CURVE)),
+    ],
+)
 def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
     x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
     recorded = program(library, dtype)
     kind = ACTIVATIONS[activation]
-    activated = run(recorded, recorded.fill(ActivateOp(x=x, width=64, activation=kind, gated=False), 64), 3)
+    operation = ActivateOp(x=x, width=64, activation=kind, gated=False, curve=CURVE)
+    activated = run(recorded, recorded.fill(operation, 64), 3)
     torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
@@ -84,6 +110,27 @@ def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
         out = recorded.fill(EmbedOp(table=table, width=32, factor=factor), 32)
         recorded.run(ids, tokens(3), None)
         assert torch.equal(out[:3], table[ids] * factor)
+
+
+@DTYPES
+def test_rows_of_positions_are_added_to_the_residual(library, dtype):
+    table, residual = randn(99, 32, dtype=dtype), randn(64, 32, seed=1, dtype=dtype)
+    expected, step = residual.clone(), tokens(5)
+    expected[:5] += table[step.positions]
+    recorded = program(library, dtype)
+    recorded.record(PlaceOp(residual=residual, table=table, width=32))
+    run(recorded, residual, 5)
+    torch.testing.assert_close(residual, expected)
+
+
+@DTYPES
+def test_numbers_are_clipped_in_place(library, dtype):
+    rows = randn(64, 48, dtype=dtype) * 3
+    expected = torch.cat((rows[:5].clamp(-2, 2), rows[5:]))
+    recorded = program(library, dtype)
+    recorded.record(ClipOp(rows=rows, width=48, size=2.0))
+    run(recorded, rows, 5)
+    assert torch.equal(rows, expected)
 
 
 @DTYPES

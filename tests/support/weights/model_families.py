@@ -2,65 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-import transformers
+from support.weights.classic_families import CLASSIC
+from support.weights.family_cases import FULL, HALF, SLIDING, SMALL, WIDE, Case, both
+from support.weights.recent_families import RECENT
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "eos_token_id": None,
-    "bos_token_id": None,
-    "pad_token_id": None,
-}
-WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
-"""Changes that make heads as wide as the compiled kernels take them."""
-FULL, SLIDING = "full_attention", "sliding_attention"
-
-
-@dataclass
-class Case:
-    """A config of a family: changes of `SMALL`."""
-
-    family: str
-    changes: dict[str, Any] = field(default_factory=dict)
-    label: str = ""
-    norms: float = 0.7
-    """The mean of random weights of norms."""
-    length: int | None = None
-    """Positions that the server is started for, if more than the config has."""
-    is_compiled: bool = False
-
-    @property
-    def runs_on_kernels(self) -> bool:
-        """Whether the Triton kernels run it, with heads as narrow as the interpreter needs them."""
-        return not self.is_compiled
-
-    @property
-    def name(self) -> str:
-        """The family, what is special, and what runs it."""
-        return "-".join(filter(None, (self.family, self.label, "compiled" if self.is_compiled else "")))
-
-    def config(self) -> Any:
-        """Return transformers' config."""
-        return transformers.AutoConfig.for_model(self.family, **(SMALL | self.changes))
-
-
-def both(family: str, label: str = "", norms: float = 0.7, **changes: Any) -> list[Case]:
-    """A case on torch, and one with wide heads on the compiled kernels."""
-    wide = {"head_dim": 32} if "head_dim" in changes else {}
-    return [
-        Case(family, changes, label, norms),
-        Case(family, changes | WIDE | wide, label, norms, is_compiled=True),
-    ]
-
+__all__ = ["CASES", "FULL", "SLIDING", "SMALL", "WIDE", "Case", "both"]
 
 YARN = {
     "rope_type": "yarn",
@@ -84,7 +32,6 @@ GRANITE = {
     "residual_multiplier": 0.4,
     "logits_scaling": 2.0,
 }
-HALF = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 TWO_ROPES = {
     FULL: {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
     SLIDING: {"rope_type": "default", "rope_theta": 100.0},
@@ -383,6 +330,8 @@ CASES: list[Case] = [
     *both("phi", rope_parameters=HALF),
     *both("nemotron", norms=0.0, rope_parameters=HALF, mlp_bias=True, attention_bias=True),
     *both("arcee", mlp_bias=True),
+    *CLASSIC,
+    *RECENT,
     *EXPERTS,
     *HYBRID,
 ]

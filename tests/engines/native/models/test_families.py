@@ -244,6 +244,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [9, 18, 27]},
     "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+    "glm4_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
 """Fields of families whose default config describes no model, or none that is supported."""
 

@@ -200,9 +200,22 @@ class Checkpoint:
         self.left = self._where.keys() - set(self._stored.values())
         self._leave(lambda name: name.endswith(_OLD))
 
-    def ignore(self, prefixes: tuple[str, ...]) -> None:
-        """Accept that tensors are not used whose names begin in one of these ways, and name them at the end."""
-        self._leave(lambda name: name.startswith(prefixes))
+    def ignore(self, prefixes: tuple[str, ...], ends: tuple[str, ...] = ()) -> None:
+        """Accept that tensors are not used whose names begin or end in one of these ways, and name them."""
+        self._leave(lambda name: name.startswith(prefixes) or name.endswith(ends))
+
+    def add_base(self, base: str, embedding: str) -> None:
+        """Name the tensors of a checkpoint without an output layer, as those of GPT-2, as if it had one.
+
+        Args:
+            base: what their names begin with then.
+            embedding: the name of one of them.
+        """
+        if self.has(f"{embedding}.weight") or not self.has(f"{embedding.removeprefix(base)}.weight"):
+            return
+        self._stored = {base + name: name for name in self._where}
+        self.left = {base + name for name in self.left}
+        self.unused = set(self._stored) - self.left
 
     def skip(self, prefixes: tuple[str, ...]) -> None:
         """Accept in silence tensors that the model's own definition computes nothing with."""

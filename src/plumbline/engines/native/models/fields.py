@@ -26,7 +26,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 _MOST = {"num_hidden_layers": 10_000}
 """Layers are described one by one: a config of 300 bytes with 2**31 of them would take 16 GB."""
@@ -35,8 +39,8 @@ _MOST_OF_ANY = 2**31 - 1
 MOST_SHOWN = 80
 """Characters of a value in an error."""
 _FROM_TRANSFORMERS = (
-    "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
-    "chunk_size_feed_forward id2label is_composition is_decoder is_encoder_decoder label2id model_type "
+    "_attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures attn_implementation "
+    "auto_map chunk_size_feed_forward id2label is_composition is_decoder is_encoder_decoder label2id model_type "
     "output_attentions output_hidden_states problem_type return_dict transformers.js_config transformers_version "
     "unsloth_fixed unsloth_version use_cache"
 )
@@ -84,6 +88,25 @@ class Fields:
                 f"config.json has a value that cannot be read, probably of {self._latest or 'model_type'}: "
                 f"{type(error).__name__}: {str(error)[:MOST_SHOWN]!r}"
             ) from error
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give fields the names that other families have for them.
+
+        Raises:
+            UnsupportedModelError: one is there by both names, with different values.
+        """
+        for name, common in names.items():
+            if (value := self._values.get(name)) is None:
+                continue
+            if self._values.get(common) not in (None, value):
+                raise UnsupportedModelError(f"{name} and {common} differ in config.json")
+            self._values = {**self._values, common: value}
+            self._known.add(name)
+
+    def fill(self, name: str, value: Any) -> None:
+        """Set a field that is missing or null."""
+        if self._values.get(name) is None:
+            self._values = {**self._values, name: value}
 
     def has(self, name: str) -> bool:
         """Return whether a field is there, null or not."""

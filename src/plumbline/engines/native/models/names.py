@@ -15,7 +15,11 @@ class Names:
     which are stacked along their outputs.
     """
 
+    base: str = "model."
+    """What the names of tensors begin with, except in checkpoints of the model without its output layer."""
     embedding: str = "model.embed_tokens"
+    embedding_norm: str = "model.embed_norm"
+    positions: str = "model.embed_positions"
     norm: str = "model.norm"
     head: str = "lm_head"
     layer: str = "model.layers.{}."
@@ -25,11 +29,15 @@ class Names:
     before_feed_forward: str = "post_attention_layernorm"
     after_feed_forward: str = "post_feedforward_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    attention_gate: str = ""
+    """The projection of gates of an attention, if it is one of its own."""
     o: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    curve: str = "mlp.act_fn"
+    """What the names of the numbers of an activation begin with."""
     scale: str = "layer_scalar"
     """The whole name."""
     sinks: str = "self_attn.sinks"
@@ -49,6 +57,10 @@ class Names:
     )
     """The projections of a delta net: queries, keys and values; gates of results; strengths; decays."""
     delta_conv: str = "linear_attn.conv1d"
+    delta_convs: tuple[str, ...] = ()
+    """Those of queries, keys and values, where each has its own."""
+    delta_convs_even: bool = False
+    """Whether these are thirds of all channels, as transformers saves them, and not as wide as the projections."""
     delta_rates: str = "linear_attn.A_log"
     """The whole name."""
     delta_shifts: str = "linear_attn.dt_bias"
@@ -57,6 +69,12 @@ class Names:
     delta_o: str = "linear_attn.out_proj"
     delta_skip: str = "mamba.D"
     """The whole name; of state spaces only."""
+    short: str = "conv.in_proj"
+    """The projection of a short convolution: gates of its inputs, gates of its results, inputs."""
+    short_conv: str = "conv.conv"
+    short_o: str = "conv.out_proj"
+    selective: str = "mamba"
+    """What the names of the tensors of a state space of Mamba 1 begin with."""
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
     """The whole name."""
@@ -83,7 +101,11 @@ class Names:
     after_token: str = "post_per_layer_input_norm"
     experts_transposed: bool = False
     """Whether tensors of all experts are [E, in, out]."""
+    transposed: bool = False
+    """Whether linear layers are [in, out]."""
     experts_alternate: bool = False
     """Whether columns of gate and up alternate in them, as in gpt-oss."""
     ignored: tuple[str, ...] = ()
     """What the names of tensors begin with that the model does without, such as layers that predict further tokens."""
+    ignored_ends: tuple[str, ...] = ()
+    """What such names end with, such as the masks that earlier versions of transformers saved."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Rope, UnsupportedModelError
 
-__all__ = ["RopeTable", "head_order", "rope_table", "rotated_dims", "temperatures"]
+__all__ = ["RopeTable", "head_order", "rope_table", "rotated_dims", "sinusoids", "temperatures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,14 @@ def rope_table(rope: Rope, head_dim: int, max_positions: int) -> Tensor:
     return torch.cat((cos, angles.sin().mul_(scale), torch.zeros(unturned)), 1)
 
 
+def sinusoids(positions: int, width: int) -> Tensor:
+    """Return embeddings of positions, fp32 [positions, width]: sines in the first half of each row, then cosines."""
+    pairs = width // 2
+    frequencies = torch.exp(torch.arange(pairs, dtype=torch.float32) * -(math.log(10000) / (pairs - 1)))
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
+    return torch.cat((angles.sin(), angles.cos(), torch.zeros(positions, width % 2)), 1)
+
+
 def temperatures(rope: Rope, max_positions: int) -> Tensor | None:
     """Return the factors on queries by position, fp32 [max_positions], or None if all are 1."""
     if not rope.temperature:
@@ -79,6 +87,8 @@ def head_order(rope: Rope | None, head_dim: int) -> Tensor | None:
     dims = rotated_dims(rope, head_dim)
     rows = torch.arange(dims)
     first, second = (rows[::2], rows[1::2]) if rope.interleaved else rows.chunk(2)
+    if rope.backwards:
+        first, second = second, first
     rest = torch.arange(dims, head_dim).chunk(2) if dims < head_dim else (rows[:0], rows[:0])
     order = torch.cat((first, rest[0], second, rest[1]))
     return None if torch.equal(order, torch.arange(head_dim)) else order
@@ -103,7 +113,15 @@ def _frequencies(rope: Rope, dims: int, head_dim: int, max_positions: int) -> tu
                 raise UnsupportedModelError(
                     f"{name} of rope_parameters must have {len(base)} numbers, not {len(factors)}"
                 )
-            return base / torch.tensor(factors), _longrope_attention_factor(rope)
+            scale = rope.long_scale if is_long else rope.short_scale
+            return base / torch.tensor(factors), scale or _longrope_attention_factor(rope)
+        case "dynamic":
+            if max_positions > rope.original_max_positions:
+                raise UnsupportedModelError(
+                    f"a rotation of type 'dynamic' is supported up to {rope.original_max_positions} positions, beyond "
+                    "which it depends on the length of each text; lower --max-model-len"
+                )
+            return base, 1.0
         case "proportional":
             turned = int(rope.part * head_dim // 2)
             return torch.where(torch.arange(dims // 2) < turned, base / rope.factor, 0.0), 1.0

@@ -9,6 +9,8 @@ from plumbline.engines.native.models.description import (
     Experts,
     Latent,
     ModelDescription,
+    Selective,
+    ShortConv,
 )
 from plumbline_kernels.cpu.library import Library
 
@@ -33,6 +35,12 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
             if not library.supports_rows(dtype, (*widths, shape.key_dim, shape.value_dim)):
                 return _unsupported(dtype)
             continue
+        if isinstance(shape, Selective):
+            return "they do not have state spaces of Mamba 1"
+        if isinstance(shape, ShortConv):
+            if not library.supports_rows(dtype, widths):
+                return _unsupported(dtype)
+            continue
         shared = shape.heads
         if isinstance(shape, Latent):
             if shape.query_rank == shape.head_dim:
@@ -54,6 +62,8 @@ def _unsupported(dtype: torch.dtype) -> str:
 def kernels_problem(description: ModelDescription) -> str | None:
     """Return which part of a model the Triton kernels do not have, or None if a GPU runs it."""
     for mixer in dict.fromkeys(layer.mixer for layer in description.layers):
+        if isinstance(mixer, Selective):
+            return "the Triton kernels have no state spaces of Mamba 1"
         if isinstance(mixer, Latent):
             if mixer.rank > _WIDEST_LATENT:
                 return f"the Triton kernels have no latents of {mixer.rank} ({_WIDEST_LATENT} at most)"

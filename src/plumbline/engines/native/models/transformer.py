@@ -18,16 +18,13 @@ CPU, the libraries choose their summation order by the number of rows, so this i
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.description import (
-    DeltaNet,
+    Attention,
     Latent,
     LayerDescription,
     Mixer,
@@ -35,10 +32,10 @@ from plumbline.engines.native.models.description import (
     Norm,
     Rope,
 )
+from plumbline.engines.native.models.layers import Apart, MixerWeights, PreparedLayer, allocate, delta_heads
 from plumbline.engines.native.models.operations.eager import eager_backend
 from plumbline.engines.native.models.operations.interface import (
     Backend,
-    DeltaHeads,
     Heads,
     KVCache,
     LatentHeads,
@@ -58,52 +55,17 @@ from plumbline.engines.native.models.weights import (
     LayerWeights,
     ModelWeights,
     NormWeights,
-    TokenGateWeights,
+    SelectiveWeights,
+    ShortConvWeights,
 )
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu.library import Library
-from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["LARGEST_STEP", "KVCache", "Transformer"]
 
-_Mixer = AttentionWeights | LatentWeights | DeltaWeights
-
 LARGEST_STEP = 1024
 """Tokens of images in one step at most where nothing else is said."""
-_ALIGNMENT = 64
-"""Bytes of a line of a CPU's cache."""
-
-
-class _Apart(NamedTuple):
-    """The norms of experts that read the residual stream."""
-
-    router: PreparedNorm
-    before: PreparedNorm
-    after: PreparedNorm
-    after_shared: PreparedNorm
-
-
-class _Layer(NamedTuple):
-    """A layer, as its operations take it."""
-
-    mixer: _Mixer
-    feed_forward: DenseWeights | ExpertsWeights | None
-    heads: Heads | None
-    """The attention over the cache; a delta net has none."""
-    latent: LatentHeads | None
-    delta: DeltaHeads | None
-    q_a_norm: PreparedNorm | None
-    after_mixer: PreparedNorm | None
-    is_parallel: bool
-    apart: _Apart | None
-    token: TokenGateWeights | None
-    after_token: PreparedNorm | None
-    before_feed_forward: PreparedNorm | None
-    after_feed_forward: PreparedNorm | None
-    scale: float
-    following: PreparedNorm | None
-    """The first norm of the next layer, None if it has none; after the last one the norm of the output."""
 
 
 class Transformer:
@@ -146,31 +108,45 @@ class Transformer:
         if (found := weights.token_inputs) is not None:
             factor = float(torch.tensor(description.token_inputs**0.5, dtype=self.dtype))
             self._token_inputs = TokenInputs(found, self._prepared(found.norm), factor)
+        self._positions = weights.positions
+        self._embedding_norm = self._norm(weights.embedding_norm)
         befores = [layer.before_mixer for layer in weights.layers]
         self._first_norm = self._norm(befores[0])
         self._layers = [
-            self._layer(layer, found, following)
-            for layer, found, following in zip(
-                description.layers, weights.layers, [*befores[1:], weights.norm], strict=True
+            self._layer(layer, found, following, after is not None and after.again)
+            for layer, found, following, after in zip(
+                description.layers,
+                weights.layers,
+                [*befores[1:], weights.norm],
+                [*description.layers[1:], None],
+                strict=True,
             )
         ]
 
-    def _layer(self, layer: LayerDescription, found: LayerWeights, following: NormWeights | None) -> _Layer:
-        return _Layer(
+    def _layer(
+        self,
+        layer: LayerDescription,
+        found: LayerWeights,
+        following: NormWeights | None,
+        keeps_input: bool,
+    ) -> PreparedLayer:
+        return PreparedLayer(
             mixer=found.mixer,
             feed_forward=found.feed_forward,
             heads=self._heads(layer.mixer, found.mixer),
             latent=self._latent(layer.mixer, found.mixer),
-            delta=_delta(layer.mixer, found.mixer),
+            delta=delta_heads(layer.mixer, found.mixer),
             q_a_norm=self._q_a_norm(layer.mixer, found.mixer),
             after_mixer=self._norm(found.after_mixer),
-            is_parallel=layer.norms == "parallel",
+            is_parallel=layer.norms in ("parallel", "parallel_two"),
             apart=self._apart(found.feed_forward),
             token=found.token,
             after_token=None if found.token is None else self._norm(found.token.after),
             before_feed_forward=self._norm(found.before_feed_forward),
             after_feed_forward=self._norm(found.after_feed_forward),
             scale=found.scale,
+            mixer_scale=self.description.residual_scale * layer.mixer_scale,
+            keeps_input=keeps_input,
             following=self._norm(following),
         )
 
@@ -180,12 +156,12 @@ class Transformer:
     def _prepared(self, found: NormWeights) -> PreparedNorm:
         return self._backend.norm(self.description.norm, found.weight, found.bias)
 
-    def _apart(self, found: DenseWeights | ExpertsWeights | None) -> _Apart | None:
+    def _apart(self, found: DenseWeights | ExpertsWeights | None) -> Apart | None:
         if not isinstance(found, ExpertsWeights) or found.apart is None:
             return None
         norms = found.apart
         each = (norms.router, norms.before, norms.after, norms.after_shared)
-        return _Apart(*(self._prepared(norm) for norm in each))
+        return Apart(*(self._prepared(norm) for norm in each))
 
     def _table(self, rope: Rope, width: int) -> RopeTable:
         """Return the rotary table, which equal layers share."""
@@ -195,23 +171,23 @@ class Transformer:
             self._tables[key] = RopeTable.of(rope, width, length, self._largest_step, self.device)
         return self._tables[key]
 
-    def _latent(self, shape: Mixer, found: _Mixer) -> LatentHeads | None:
+    def _latent(self, shape: Mixer, found: MixerWeights) -> LatentHeads | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)):
             return None
         table = self._table(shape.rope, shape.rope_dim).rows
         norm = self._backend.norm(Norm(eps=shape.eps), found.kv_norm.weight, None)
         return LatentHeads(shape, table, norm, found.keys, found.values)
 
-    def _q_a_norm(self, shape: Mixer, found: _Mixer) -> PreparedNorm | None:
+    def _q_a_norm(self, shape: Mixer, found: MixerWeights) -> PreparedNorm | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)) or found.q_a_norm is None:
             return None
         return self._backend.norm(Norm(eps=shape.eps), found.q_a_norm.weight, None)
 
-    def _heads(self, shape: Mixer, found: _Mixer) -> Heads | None:
+    def _heads(self, shape: Mixer, found: MixerWeights) -> Heads | None:
         norm = self.description.norm
         if isinstance(shape, Latent):
             return Heads(shape.over_cache, None, None, None, None, shape.rank)
-        if isinstance(shape, DeltaNet):
+        if not isinstance(shape, Attention):
             return None
         assert isinstance(found, AttentionWeights)
         table = None if shape.rope is None else self._table(shape.rope, shape.head_dim)
@@ -239,35 +215,14 @@ class Transformer:
         self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None, *, num_states: int = 0
     ) -> list[KVCache]:
         """Make the cache of each layer: keys and values, or the states of so many sequences (see `KVCache`)."""
-        kind = dtype or self.dtype
-
-        def zeros(heads: Heads) -> Tensor:
-            shape = heads.attention
-            size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
-            return _zeros(size, kind, self.device)
-
-        def pair(layer: _Layer, before: list[KVCache]) -> KVCache:
-            if layer.heads is not None and layer.heads.attention.keys_of is not None:
-                return before[layer.heads.attention.keys_of]
-            if layer.delta is not None:
-                net = layer.delta.net
-                inputs = (num_states, net.channels, net.taps - 1)
-                matrices = (num_states, net.value_heads, net.key_dim, net.value_dim)
-                return _zeros(inputs, kind, self.device), _zeros(matrices, torch.float32, self.device)
-            assert layer.heads is not None
-            keys = zeros(layer.heads)
-            # Of latents, the keys are values, too.
-            return keys, zeros(layer.heads) if layer.latent is None else keys
-
-        caches: list[KVCache] = []
-        for layer in self._layers:
-            caches.append(pair(layer, caches))
-        return caches
+        return allocate(
+            self._layers, num_blocks, block_size, dtype or self.dtype, self.device, num_states=num_states
+        )
 
     def states(self, caches: list[KVCache]) -> list[Tensor]:
         """Return the tensors of caches that have a row for each sequence."""
         found = zip(self._layers, caches, strict=True)
-        return [tensor for layer, cache in found if layer.delta is not None for tensor in cache]
+        return [tensor for layer, cache in found if layer.heads is None for tensor in cache]
 
     def forward(
         self,
@@ -307,8 +262,7 @@ class Transformer:
         return torch.where(positions < 0, length - 1 - positions, positions)
 
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
-        residual = operations.embed(self.embedding, self._embedding_scale)
-        given = None
+        residual, given = self._embed(operations), None
         if self._token_inputs is not None:
             given = operations.token_inputs(residual, self._token_inputs).unbind(1)
         x = residual if self._first_norm is None else operations.norm(residual, self._first_norm)
@@ -316,7 +270,7 @@ class Transformer:
             beside = residual if given is None else given[index]
             q, gate = self._queries(operations, x, layer, cache)
             if layer is self._layers[-1]:
-                beside = x if layer.is_parallel else beside
+                beside = x if layer.is_parallel and layer.before_feed_forward is None else beside
                 q, residual, x, gate = operations.select(q, residual, beside, gate)
                 beside = x
                 if not len(q):
@@ -330,12 +284,16 @@ class Transformer:
             if layer.after_mixer is not None:
                 mixed = operations.norm(mixed, layer.after_mixer)
             if layer.feed_forward is None:
-                x, residual = self._add(operations, mixed, residual, layer.following, layer.scale)
+                x, residual = self._after_mixer(operations, x, mixed, residual, layer)
                 continue
-            if layer.is_parallel:
-                residual = operations.add(mixed, residual, self.description.residual_scale, 1.0)
+            if not layer.is_parallel:
+                x, residual = self._add(
+                    operations, mixed, residual, layer.before_feed_forward, factor=layer.mixer_scale
+                )
             else:
-                x, residual = self._add(operations, mixed, residual, layer.before_feed_forward)
+                if layer.before_feed_forward is not None:
+                    x = operations.norm(residual, layer.before_feed_forward)
+                residual = operations.add(mixed, residual, layer.mixer_scale, 1.0)
             fed = self._feed_forward(operations, x, residual, layer.feed_forward, layer.apart)
             if layer.after_feed_forward is not None:
                 fed = operations.norm(fed, layer.after_feed_forward)
@@ -348,17 +306,41 @@ class Transformer:
             x, residual = self._add(operations, fed, residual, layer.following, layer.scale)
         return x
 
+    def _embed(self, operations: Operations) -> Tensor:
+        embedded = operations.embed(self.embedding, self._embedding_scale)
+        if self._positions is not None:
+            embedded = operations.place(embedded, self._positions)
+        return (
+            embedded
+            if self._embedding_norm is None
+            else operations.norm_embedded(embedded, self._embedding_norm)
+        )
+
+    def _after_mixer(
+        self, operations: Operations, x: Tensor, mixed: Tensor, residual: Tensor, layer: PreparedLayer
+    ) -> tuple[Tensor, Tensor]:
+        """Add the result of a layer that only mixes; returns the input of the next layer, and the sum."""
+        if layer.keeps_input:
+            return x, operations.add(mixed, residual, layer.mixer_scale, layer.scale)
+        return self._add(operations, mixed, residual, layer.following, layer.scale, layer.mixer_scale)
+
     def _queries(
-        self, operations: Operations, x: Tensor, layer: _Layer, cache: KVCache
+        self, operations: Operations, x: Tensor, layer: PreparedLayer, cache: KVCache
     ) -> tuple[Tensor, Tensor | None]:
         """Write what x leaves to the cache; return the queries over it and their gates, or a delta net's results."""
         mixer = layer.mixer
         if isinstance(mixer, DeltaWeights):
             assert layer.delta is not None
             return operations.delta(operations.linear(x, mixer.project), cache, layer.delta), None
+        if isinstance(mixer, ShortConvWeights):
+            return operations.short_conv(operations.linear(x, mixer.project), cache, mixer), None
+        if isinstance(mixer, SelectiveWeights):
+            return operations.selective(operations.linear(x, mixer.project), cache, mixer), None
         if isinstance(mixer, AttentionWeights):
             assert layer.heads is not None
             qkv, gate, shape = operations.linear(x, mixer.qkv), None, layer.heads.attention
+            if shape.clip is not None:
+                qkv = operations.clip(qkv, shape.clip)
             if shape.keys_of is not None:
                 return operations.rotate(qkv, layer.heads), None
             if shape.gated:
@@ -376,7 +358,7 @@ class Transformer:
         x: Tensor,
         residual: Tensor,
         weights: DenseWeights | ExpertsWeights,
-        norms: _Apart | None,
+        norms: Apart | None,
     ) -> Tensor:
         if isinstance(weights, DenseWeights):
             return self._dense(operations, x, weights)
@@ -388,7 +370,8 @@ class Transformer:
         return operations.add(mixed, operations.norm(shared, norms.after_shared), 1.0, 1.0)
 
     def _dense(self, operations: Operations, x: Tensor, weights: DenseWeights) -> Tensor:
-        gated = operations.activate(operations.linear(x, weights.gate_up), weights.activation, weights.gated)
+        up = operations.linear(x, weights.gate_up)
+        gated = operations.activate(up, weights.activation, weights.gated, weights.curve)
         return operations.linear(gated, weights.down)
 
     def _add(
@@ -398,9 +381,10 @@ class Transformer:
         residual: Tensor,
         norm: PreparedNorm | None,
         scale: float = 1.0,
+        factor: float | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Add to the residual stream and scale it; returns the input of the next block, and the sum."""
-        factor = self.description.residual_scale
+        factor = self.description.residual_scale if factor is None else factor
         if norm is not None:
             return operations.add_norm(x, residual, norm, factor, scale)
         residual = operations.add(x, residual, factor, scale)
@@ -413,23 +397,3 @@ class Transformer:
             logits = logits.mul_(self.description.logits_scale)
         cap = self.description.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
-
-
-def _delta(shape: Mixer, found: _Mixer) -> DeltaHeads | None:
-    if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
-        return None
-    return DeltaHeads(
-        shape,
-        DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, not shape.state_space),
-        found,
-    )
-
-
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start."""
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    needed = math.prod(size) * dtype.itemsize
-    memory = np.zeros(needed + _ALIGNMENT, dtype=np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(memory[start : start + needed]).view(dtype).view(size)

@@ -22,6 +22,8 @@ __all__ = [
     "LinearPlace",
     "ModelWeights",
     "NormWeights",
+    "SelectiveWeights",
+    "ShortConvWeights",
     "Stack",
     "TokenGateWeights",
     "TokenInputWeights",
@@ -77,13 +79,52 @@ class DeltaWeights:
     """fp32 [value_heads], positive."""
     shifts: Tensor
     """fp32 [value_heads]."""
-    norm: Tensor
+    norm: Tensor | None
     """fp32 [value_dim], or of a state space [value_heads * value_dim]."""
     o: Linear
     conv_bias: Tensor | None = None
     """fp32 [channels]."""
     skip: Tensor | None = None
     """fp32 [value_heads], of a state space: the factors on values that are added to results."""
+
+
+@dataclass(slots=True)
+class ShortConvWeights:
+    """The weights of a short convolution."""
+
+    project: Linear
+    """To gates of inputs, gates of results and inputs."""
+    conv: Tensor
+    """fp32 [width, taps]."""
+    conv_bias: Tensor | None
+    """fp32 [width]."""
+    o: Linear
+
+
+@dataclass(slots=True)
+class SelectiveWeights:
+    """The weights of a state space of Mamba 1."""
+
+    project: Linear
+    """To inputs and gates of results."""
+    conv: Tensor
+    """fp32 [width, taps]."""
+    conv_bias: Tensor | None
+    """fp32 [width]."""
+    select: Linear
+    """From convolved inputs to steps of a low rank, what is written and what reads."""
+    steps: Linear
+    """To the steps of channels."""
+    shifts: Tensor
+    """fp32 [width], added to steps."""
+    rates: Tensor
+    """fp32 [width, state_dim], positive."""
+    skip: Tensor
+    """fp32 [width]."""
+    norms: tuple[Tensor, Tensor, Tensor]
+    """fp32 weights of the norms of steps, of what is written and of what reads."""
+    eps: float
+    o: Linear
 
 
 @dataclass(slots=True)
@@ -94,6 +135,8 @@ class DenseWeights:
     down: Linear
     activation: Activation
     gated: bool
+    curve: Tensor | None = None
+    """fp32 [4], of `xielu`: the factors on squares and on exponentials, that on x, and the largest exponent."""
 
 
 @dataclass(slots=True)
@@ -155,13 +198,14 @@ class ExpertsWeights:
     factors: Tensor | None = None
     """fp32 [E], on the weights of tokens."""
     apart: ApartNorms | None = None
+    shared_scale: float = 1.0
 
 
 @dataclass(slots=True)
 class LayerWeights:
     """The weights of one layer, without the norms that its description does not have."""
 
-    mixer: AttentionWeights | LatentWeights | DeltaWeights
+    mixer: AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights
     feed_forward: DenseWeights | ExpertsWeights | None
     before_mixer: NormWeights | None
     after_mixer: NormWeights | None
@@ -197,3 +241,6 @@ class ModelWeights:
     places: list[LinearPlace]
     """The linear layers that adapters may change."""
     token_inputs: TokenInputWeights | None = None
+    positions: Tensor | None = None
+    """[positions, D], added to embeddings."""
+    embedding_norm: NormWeights | None = None

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plumbline.engines.native.models.description import DeltaNet, Experts, Latent, ModelDescription
+from plumbline.engines.native.models.description import (
+    DeltaNet,
+    Experts,
+    Latent,
+    ModelDescription,
+    Selective,
+    ShortConv,
+)
 from plumbline.engines.native.models.families import FAMILIES
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.gguf import ARCHITECTURES
@@ -30,8 +37,8 @@ the rest. For GGUF files it takes llama.cpp, or our engine where
 ## Models of our engine
 
 All of them run on a CPU, with compiled C++ kernels where head sizes are multiples of 32 and other widths of 16, else
-with torch, and on a GPU, where decode steps are CUDA graphs. Weights may be quantised:
-`quant_method` is one of {formats}
+with torch; and on a GPU, except where the table says otherwise, with decode steps as CUDA graphs. Weights may be
+quantised: `quant_method` is one of {formats}
 ([kinds of each](native-engine.md#quantised-checkpoints-on-our-engine)); `mxfp4` is for experts that are one tensor,
 as those of `gpt_oss`. [Adapters](adapters.md) change linear layers; they are refused for experts, for the embedding
 and for the output layer.
@@ -54,9 +61,11 @@ it is installed, else transformers; GGUF files of them run on llama.cpp.
 |---|---|
 """
 _CONFIG: dict[str, Any] = {
+    "attention_types": [[["global", "local"], 6]],
     "attn_layer_indices": [1],
     "hidden_size": 512,
     "intermediate_size": 64,
+    "ffn_dim": 64,
     "intermediate_size_mlp": 64,
     "layers_block_type": ["mamba", "attention", "moe"],
     "max_position_embeddings": 128,
@@ -71,7 +80,11 @@ _CONFIG: dict[str, Any] = {
     "vocab_size": 128,
 }
 """The fields without a default, of all families; what a family does not read has no effect here."""
-_LAYER_TYPES = {"granitemoehybrid": ["mamba", "full_attention"] * 6}
+_LAYER_TYPES = {
+    "granitemoehybrid": ["mamba", "full_attention"] * 6,
+    "lfm2": ["conv", "full_attention"] * 6,
+    "lfm2_moe": ["conv", "full_attention"] * 6,
+}
 """Of families that need them."""
 
 
@@ -98,7 +111,6 @@ def _row(name: str) -> str:
     description = family.describe(fields)
     files = (kind for kind, architecture in ARCHITECTURES.items() if architecture.model_type == name)
     images = "" if family.wrapped is None else f"`{family.wrapped.model_type}`"
-    assert kernels_problem(description) is None, name
     cells = (
         family.title, f"`{name}`", ", ".join(_layers(description)),
         _named(files), images, _named(sorted(fields.refused)),
@@ -111,10 +123,12 @@ def _layers(description: ModelDescription) -> Iterator[str]:
     mixers = [layer.mixer for layer in description.layers]
     if any(isinstance(mixer, Latent) for mixer in mixers):
         yield "latent attention"
-    if any(isinstance(mixer, DeltaNet) for mixer in mixers):
+    if any(isinstance(mixer, DeltaNet | ShortConv | Selective) for mixer in mixers):
         yield "a state"
     if any(isinstance(layer.feed_forward, Experts) for layer in description.layers):
         yield "experts"
+    if kernels_problem(description) is not None:
+        yield "not on a GPU"
 
 
 def _named(names: Any) -> str:

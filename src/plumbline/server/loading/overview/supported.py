@@ -19,10 +19,10 @@ def overview() -> str:
 
 _REASONS: dict[str, str] = {
     "a state besides keys and values, or an arrangement of layers with one, that no family of ours has": (
-        "bailing_hybrid falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
-        "olmo_hybrid recurrent_gemma rwkv xlstm zamba zamba2"
+        "bailing_hybrid falcon_mamba kimi_linear lfm3 mamba mamba2 minimax "
+        "recurrent_gemma rwkv xlstm zamba zamba2"
     ),
-    "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
+    "attention to a choice of keys": "axk2 deepseek_v4 hy_v4",
     "images, audio or video": (
         "aria_text emu3 fuyu gemma3n gemma4_unified git got_ocr2 mllama moshi musicgen "
         "phi4_multimodal trocr whisper"

@@ -19,12 +19,15 @@ from plumbline.engines.native.models.description.mixers import (
     Latent,
     Mixer,
     Rope,
+    Selective,
+    ShortConv,
 )
 from plumbline.engines.native.models.description.model import (
     LayerDescription,
     ModelDescription,
     Norm,
     Placement,
+    Positions,
 )
 from plumbline.engines.native.models.description.unsupported import UnsupportedModelError
 
@@ -42,7 +45,10 @@ __all__ = [
     "ModelDescription",
     "Norm",
     "Placement",
+    "Positions",
     "Rope",
     "Router",
+    "Selective",
+    "ShortConv",
     "UnsupportedModelError",
 ]

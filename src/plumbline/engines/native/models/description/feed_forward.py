@@ -9,12 +9,13 @@ from plumbline.engines.native.models.description.unsupported import UnsupportedM
 
 __all__ = ["Activation", "Dense", "Experts", "FeedForward", "Router"]
 
-Activation = Literal["silu", "gelu_tanh", "swiglu_oss", "relu2"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oss", "relu", "relu2", "xielu"]
+"""`gelu` is the one with the error function, and `xielu` has numbers in the checkpoint."""
+_GATED, _PLAIN = {"silu", "gelu_tanh", "gelu", "swiglu_oss"}, {"gelu_tanh", "gelu", "relu", "relu2", "xielu"}
 
 
 def _check_activation(activation: Activation, gated: bool) -> None:
-    known = {"silu", "gelu_tanh", "swiglu_oss"} if gated else {"gelu_tanh", "relu2"}
-    if activation not in known:
+    if activation not in (_GATED if gated else _PLAIN):
         kind = "with" if gated else "without"
         raise UnsupportedModelError(f"activation {activation!r} {kind} a gate is not supported")
 
@@ -27,6 +28,8 @@ class Dense:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    scales: tuple[float, float] | None = None
+    """Factors on the projections of gates and of values."""
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
@@ -42,8 +45,10 @@ class Router:
     """How tokens choose their experts, and what the experts' results are multiplied by."""
 
     top_k: int
-    scores: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
-    """The softmax of all logits, their sigmoids, or the softmax of the chosen ones."""
+    scores: Literal["softmax", "sigmoid", "softmax_of_chosen", "sparse_mixer"] = "softmax"
+    """The softmax of all logits, their sigmoids, the softmax of the chosen ones, or of those near to each chosen."""
+    jitter: float = 0.0
+    """How near they must be with `sparse_mixer`."""
     bias: bool = False
     correction: bool = False
     """Whether a bias is added to scores for the choice alone."""
@@ -77,12 +82,16 @@ class Experts:
     shared: Dense | None = None
     shared_gate: bool = False
     """Whether the shared experts' result is multiplied by the sigmoid of a projection of the input."""
+    shared_scale: float = 1.0
+    """A factor on the shared experts' result."""
     apart: bool = False
     """Whether router and experts read the residual stream by norms of their own, and results have norms (Gemma 4)."""
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
         _check_activation(self.activation, self.gated)
+        if self.activation == "xielu":
+            raise UnsupportedModelError("activation 'xielu' of experts is not supported")
         router = self.router
         if not 0 < router.top_k <= self.number:
             raise UnsupportedModelError(

@@ -7,7 +7,12 @@ from typing import Literal
 
 from plumbline.engines.native.models.description.unsupported import UnsupportedModelError
 
-__all__ = ["Attention", "DeltaNet", "HeadNorm", "Latent", "Mixer", "Rope"]
+__all__ = ["Attention", "DeltaNet", "HeadNorm", "Latent", "Mixer", "Rope", "Selective", "ShortConv"]
+
+
+Layout = Literal["apart", "by_key_head", "codegen"]
+"""`by_key_head`: the queries of each key head, its key and its value. `codegen`: four blocks of heads, each with its
+queries, values and keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +21,11 @@ class Rope:
 
     theta: float = 10000.0
     kind: str = "default"
-    """`default`, `linear`, `llama3`, `yarn`, `longrope` or `proportional`."""
+    """`default`, `linear`, `dynamic`, `llama3`, `yarn`, `longrope` or `proportional`."""
     part: float = 1.0
     """The part of a head that is rotated; the rest passes as it is."""
+    backwards: bool = False
+    """Whether pairs turn the other way."""
     interleaved: bool = False
     """Whether neighbours are rotated together, and not the halves of a head."""
     axes: tuple[int, ...] = ()
@@ -37,6 +44,9 @@ class Rope:
     attention_factor: float | None = None
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    short_scale: float | None = None
+    """The factor on cos and sin with `longrope` in a context not longer than the original one, where one is given."""
+    long_scale: float | None = None
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
@@ -64,6 +74,10 @@ class Attention:
     rope: Rope | None = field(default_factory=Rope)
     qkv_bias: bool = False
     o_bias: bool = False
+    layout: Layout = "apart"
+    """How the rows of one projection of queries, keys and values are arranged; `apart` is one after the other."""
+    clip: float | None = None
+    """The largest size of a number of queries, keys and values, before norms and rotations."""
     head_norm: HeadNorm | None = None
     window: int | None = None
     """How many tokens a token attends to, itself included; None for all."""
@@ -80,7 +94,10 @@ class Attention:
     values_are_keys: bool = False
     """Whether the projection of keys is that of values, too, before norms and rotations."""
     gated: bool = False
-    """Whether results are multiplied by the sigmoid of a projection, which follows the queries of each head."""
+    """Whether results are multiplied by the sigmoid of a projection, which follows the queries of each head.
+
+    It is a projection of its own where `Names.attention_gate` names it.
+    """
     scores_scale: float | None = None
     """The factor on scores; None for 1 / sqrt(head_dim)."""
     keys_of: int | None = None
@@ -90,8 +107,17 @@ class Attention:
         """Check what the operations assume."""
         if self.heads % self.kv_heads:
             raise UnsupportedModelError("num_attention_heads must be a multiple of num_key_value_heads")
+        if self.layout == "codegen" and self.heads % 4:
+            raise UnsupportedModelError(
+                "num_attention_heads must be a multiple of 4 in the layout of codegen"
+            )
         if self.head_dim % 2:
             raise UnsupportedModelError("head_dim must be even")
+        rope = self.rope
+        if rope is not None and rope.kind != "proportional" and int(self.head_dim * rope.part) % 2:
+            raise UnsupportedModelError(
+                f"a rotation of {int(self.head_dim * rope.part)} numbers of a head is not supported (an even one is)"
+            )
 
     @property
     def scale(self) -> float:
@@ -177,6 +203,12 @@ class DeltaNet:
     """Whether the rows of the projections are grouped by key head, as in Qwen3-Next."""
     state_space: bool = False
     """Whether it is a state space of Mamba 2: no corrections, gates before the norm, values added to results."""
+    strength: float = 1.0
+    """The largest strength of a correction; 2 lets states change their sign."""
+    row_scales: tuple[float, ...] = ()
+    """Factors on the gates, values, keys, queries and steps of a state space's projection, if it has some."""
+    normed: bool = True
+    """Whether results are normalised; only state spaces may do without."""
     conv_bias: bool = False
     bias: bool = False
     """Whether projections have a bias; only of state spaces."""
@@ -230,4 +262,93 @@ class DeltaNet:
         return self.value_heads if self.state_space else 2 * self.value_heads
 
 
-Mixer = Attention | Latent | DeltaNet
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConv:
+    """A mixer: a gated convolution of a few taps for each channel alone (LFM2), which keeps its last inputs."""
+
+    width: int
+    """Channels, as many as the model has."""
+    taps: int
+    """The tokens that the convolution takes, the token itself included."""
+    bias: bool = False
+    """Whether projections and the convolution have a bias."""
+    rope: None = None
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        if self.taps < 2:
+            raise UnsupportedModelError("conv_L_cache must be at least 2")
+
+    @property
+    def heads(self) -> int:
+        """The heads whose tokens attend to others: none."""
+        return 0
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head: each channel is alone."""
+        return 1
+
+    @property
+    def cache_width(self) -> int:
+        """The numbers that the cache keeps for a token: none."""
+        return 0
+
+    def state_bytes(self, itemsize: int) -> int:
+        """Return the bytes that a sequence takes, with weights of so many bytes each."""
+        return self.width * (self.taps - 1) * itemsize
+
+    def num_weights(self, hidden_size: int) -> int:
+        """Return the numbers in the projections."""
+        return 4 * hidden_size * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selective:
+    """A mixer: a state space of Mamba 1 (arXiv 2312.00752); each channel has a state and decays of its own."""
+
+    width: int
+    """Channels."""
+    state_dim: int
+    """The numbers that each channel keeps."""
+    step_rank: int
+    """The width between the two projections of steps."""
+    taps: int
+    """The tokens that the convolution takes, the token itself included."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Whether the first and the last projection have a bias."""
+    eps: float = 1e-6
+    """Of the norms of steps, of what is written and of what reads."""
+    rope: None = None
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        if self.taps < 2:
+            raise UnsupportedModelError("mamba_d_conv must be at least 2")
+
+    @property
+    def heads(self) -> int:
+        """The heads whose tokens attend to others: none."""
+        return 0
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head: each channel is alone."""
+        return 1
+
+    @property
+    def cache_width(self) -> int:
+        """The numbers that the cache keeps for a token: none."""
+        return 0
+
+    def state_bytes(self, itemsize: int) -> int:
+        """Return the bytes that a sequence takes, with weights of so many bytes each."""
+        return self.width * ((self.taps - 1) * itemsize + 4 * self.state_dim)
+
+    def num_weights(self, hidden_size: int) -> int:
+        """Return the numbers in the projections."""
+        return self.width * (3 * hidden_size + 2 * self.step_rank + 2 * self.state_dim)
+
+
+Mixer = Attention | Latent | DeltaNet | ShortConv | Selective

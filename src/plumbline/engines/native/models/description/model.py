@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 
 from plumbline.engines.native.models.description.feed_forward import FeedForward
-from plumbline.engines.native.models.description.mixers import DeltaNet, Mixer
+from plumbline.engines.native.models.description.mixers import DeltaNet, Mixer, Selective, ShortConv
 from plumbline.engines.native.models.names import Names
 from plumbline.engines.native.models.stored import StoredFormat
 
-__all__ = ["LayerDescription", "ModelDescription", "Norm", "Placement"]
+__all__ = ["LayerDescription", "ModelDescription", "Norm", "Placement", "Positions"]
 
-Placement = Literal["before", "after", "both", "parallel"]
+Placement = Literal["before", "after", "both", "parallel", "parallel_two", "three"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,20 @@ class Norm:
     bias: bool = False
     offset: float = 0.0
     """What is added to the weights of the checkpoint."""
+    weights: bool = True
+    """Whether the checkpoint has weights; without, they are 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """The embeddings of positions, which are added to those of tokens."""
+
+    number: int
+    """The positions that the model has."""
+    offset: int = 0
+    """The row of position 0 in the checkpoint's table."""
+    computed: bool = False
+    """Whether they are sines and cosines of a position, and the checkpoint has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +52,18 @@ class LayerDescription:
     """None for a layer that only mixes."""
     numbers: tuple[int, int] | None = None
     """Those of the two blocks among the checkpoint's layers, where each block is a layer; None for the layer's own."""
+    again: bool = False
+    """Whether it reads what the layer before it read, which has no feed-forward block, and not the sum after that."""
+    mixer_scale: float = 1.0
+    """A factor on the mixer's result."""
     scaled: bool = False
     """Whether the residual stream is multiplied by a number of the checkpoint after the layer."""
     norms: Placement = "before"
-    """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
+    """Where norms are: before each block, after it, both, or once before both blocks, which get the same input.
+
+    With `parallel_two` both blocks read what the layer got, each by a norm of its own; with `three` there is one before
+    each block, and one after the second.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +81,9 @@ class ModelDescription:
     """Whether the output layer has the weights of the embedding."""
     embedding_scale: float = 1.0
     """A factor on embeddings, rounded to the model's type."""
+    embedding_norm: bool = False
+    """Whether embeddings have a norm."""
+    positions: Positions | None = None
     token_inputs: int = 0
     """The width of what a token's second embedding gives to each layer besides (Gemma 4 E2B and E4B); 0 for none."""
     residual_scale: float = 1.0
@@ -68,6 +93,10 @@ class ModelDescription:
     """c, if a logit x becomes c * tanh(x / c), after the scale."""
     context_length: int = 2048
     """The longest sequence that the model was made for, in tokens."""
+    longest: int | None = None
+    """The longest sequence that the model can be run for, if there is such a limit."""
+    longest_field: str = ""
+    """The field of the config that sets it."""
     is_text_of_more: bool = False
     """Whether the checkpoint is that of a model of images and text, of which this is the text."""
     dtype: torch.dtype = torch.float32
@@ -84,5 +113,7 @@ class ModelDescription:
     def state_bytes(self, itemsize: int) -> int:
         """Return the bytes of the states of one sequence, over all layers, with weights of so many bytes each."""
         return sum(
-            layer.mixer.state_bytes(itemsize) for layer in self.layers if isinstance(layer.mixer, DeltaNet)
+            layer.mixer.state_bytes(itemsize)
+            for layer in self.layers
+            if isinstance(layer.mixer, DeltaNet | ShortConv | Selective)
         )

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from plumbline.base.end_tokens import EndTokenError, folder_ends
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.families import dense, experts, gemma, hybrid, latent
+from plumbline.engines.native.models.families import (
+    classic,
+    dense,
+    experts,
+    gemma,
+    hybrid,
+    latent,
+    sigmoid,
+)
 from plumbline.engines.native.models.families.parts import Family, Wrapped
 from plumbline.engines.native.models.families.wrapped import text_of
 from plumbline.engines.native.models.fields import Fields, Json
@@ -18,8 +26,10 @@ from plumbline.engines.native.models.quantised import read_format
 __all__ = ["FAMILIES", "WRAPPED", "describe", "read_description"]
 
 FAMILIES: dict[str, Family] = {
-    **dense.FAMILIES, **gemma.FAMILIES, **experts.FAMILIES, **latent.FAMILIES, **hybrid.FAMILIES
-}  # fmt: skip
+    name: family
+    for kind in (dense, classic, gemma, experts, sigmoid, latent, hybrid)
+    for name, family in kind.FAMILIES.items()
+}
 """The families that the engine runs, by `model_type`."""
 WRAPPED: dict[str, Wrapped] = {
     family.wrapped.model_type: family.wrapped for family in FAMILIES.values() if family.wrapped is not None

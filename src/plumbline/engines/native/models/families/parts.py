@@ -29,6 +29,7 @@ __all__ = [
     "dense",
     "every",
     "heads",
+    "layer_norm",
     "layer_types",
     "model",
     "rms",
@@ -114,6 +115,11 @@ def rms(fields: Fields, eps: float = 1e-5, **changes: Any) -> Norm:
     return Norm(eps=fields.number("rms_norm_eps", eps), **changes)
 
 
+def layer_norm(fields: Fields, name: str = "layer_norm_eps", **changes: Any) -> Norm:
+    """Read a layer norm with weights and biases, whose eps is the field `name`; `changes` are further fields."""
+    return Norm(**{"kind": "layer", "eps": fields.number(name, 1e-5), "bias": True, **changes})
+
+
 def layer_types(
     fields: Fields, default: Iterable[str], known: Sequence[str] = (FULL, SLIDING)
 ) -> tuple[str, ...]:
@@ -179,6 +185,8 @@ def model(
         changes: further fields of the description.
     """
     layers = tuple(layers)
+    if (positions := changes.get("positions")) is not None:
+        changes |= {"longest": positions.number, "longest_field": "max_position_embeddings"}
     return ModelDescription(
         **{
             "model_type": fields.model_type,

@@ -14,6 +14,7 @@ _FACTORS = frozenset({"factor", "original_max_position_embeddings", "attention_f
 _FIELDS = {
     "default": frozenset[str](),
     "linear": frozenset({"factor"}),
+    "dynamic": frozenset({"factor"}),
     "llama3": frozenset(
         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
     ),
@@ -23,6 +24,7 @@ _FIELDS = {
 }
 _NEEDED = {
     "linear": ("factor",),
+    "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
@@ -31,6 +33,8 @@ _RENAMED = {
     "short_factor": "short_factors",
     "long_factor": "long_factors",
     "llama_4_scaling_beta": "temperature",
+    "short_mscale": "short_scale",
+    "long_mscale": "long_scale",
 }
 
 _MOST_PAIRS = 512

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.description import Dense, Experts, FeedForward
@@ -42,10 +43,25 @@ def _dense(
         activation=block.activation,
         gated=block.gated,
         gate_up=source.linear(
-            prefix, gate_up, (width, width) if block.gated else (width,), hidden, block.bias
+            prefix,
+            gate_up,
+            (width, width) if block.gated else (width,),
+            hidden,
+            block.bias,
+            factors=None if block.scales is None else torch.tensor(block.scales).repeat_interleave(width),
         ),
         down=source.linear(prefix, (down,), (hidden,), width, block.bias),
+        curve=_curve(source, prefix) if block.activation == "xielu" else None,
     )
+
+
+def _curve(source: WeightSource, prefix: str) -> Tensor:
+    """Fetch the numbers of a `xielu` (arXiv 2411.13010)."""
+    of_squares, of_exponentials, of_x, most = (
+        source.fetch(f"{prefix}{source.names.curve}.{name}", (1,), torch.float32)
+        for name in ("alpha_p", "alpha_n", "beta", "eps")
+    )
+    return torch.cat((F.softplus(of_squares), of_x + F.softplus(of_exponentials), of_x, most))
 
 
 def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeights:
@@ -73,6 +89,8 @@ def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeight
             normalised=router.normalised,
             floor=router.floor,
             scale=router.scale,
+            mixer=router.scores == "sparse_mixer",
+            jitter=router.jitter,
             of_inputs=router.of_inputs,
         ),
         router=Linear(
@@ -95,6 +113,7 @@ def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeight
         shared_gate=shared_gate,
         factors=source.fetch(prefix + names.router_factors, number, fp32) if router.by_expert else None,
         apart=apart,
+        shared_scale=block.shared_scale,
     )
 
 

@@ -5,26 +5,45 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, DeltaNet, Latent, Mixer
+from plumbline.engines.native.models.description import (
+    Attention,
+    DeltaNet,
+    Latent,
+    Mixer,
+    Selective,
+    ShortConv,
+)
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import (
     gates_last,
+    merged_rows,
     parts_of_heads,
     parts_of_state_space,
 )
 from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.rope import head_order
-from plumbline.engines.native.models.weights import AttentionWeights, DeltaWeights, LatentWeights, NormWeights
+from plumbline.engines.native.models.weights import (
+    AttentionWeights,
+    DeltaWeights,
+    LatentWeights,
+    NormWeights,
+    SelectiveWeights,
+    ShortConvWeights,
+)
 
 __all__ = ["fetch_mixer"]
 
 
 def fetch_mixer(
     source: WeightSource, prefix: str, shape: Mixer
-) -> AttentionWeights | LatentWeights | DeltaWeights:
+) -> AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights:
     """Fetch the weights of a layer's mixer; the names of its tensors begin with `prefix`."""
     if isinstance(shape, Attention):
         return _attention(source, prefix, shape)
+    if isinstance(shape, ShortConv):
+        return _short_conv(source, prefix, shape)
+    if isinstance(shape, Selective):
+        return _selective(source, prefix + source.names.selective + ".", shape)
     return _latent(source, prefix, shape) if isinstance(shape, Latent) else _delta(source, prefix, shape)
 
 
@@ -41,7 +60,14 @@ def _attention(source: WeightSource, prefix: str, shape: Attention) -> Attention
     widths: tuple[int, ...] = (q_width, kv_width, kv_width)
     if shape.keys_of is not None:
         qkv, widths = qkv[:1], widths[:1]
-    if shape.gated:
+    if shape.layout != "apart":
+        found = merged_rows(shape)
+        rows = found if rows is None else found[rows]
+    if shape.gated and names.attention_gate:
+        qkv, widths = (*qkv, names.attention_gate), (*widths, q_width)
+        if rows is not None:
+            rows = torch.cat((rows, torch.arange(q_width) + len(rows)))
+    elif shape.gated:
         widths, rows = (2 * q_width, kv_width, kv_width), gates_last(shape, rows)
     return AttentionWeights(
         qkv=source.linear(prefix, qkv, widths, hidden, shape.qkv_bias, rows),
@@ -53,13 +79,22 @@ def _attention(source: WeightSource, prefix: str, shape: Attention) -> Attention
 
 def _delta(source: WeightSource, prefix: str, shape: DeltaNet) -> DeltaWeights:
     names, hidden, heads = source.names, source.description.hidden_size, (shape.value_heads,)
+    keys = shape.key_heads * shape.key_dim
     widths: tuple[int, ...] = (shape.channels, shape.values, *heads, *heads)
+    if len(names.delta) > len(widths):
+        widths = (keys, keys, shape.values, shape.values, *heads, *heads)
     rows = None
     if shape.by_key_head:
         widths, rows = (shape.channels + shape.values, 2 * shape.value_heads), parts_of_heads(shape)
-    conv = source.fetch(
-        f"{prefix}{names.delta_conv}.weight", (shape.channels, 1, shape.taps), torch.float32
-    ).squeeze(1)
+    sizes = (keys, keys, shape.values) if names.delta_convs else (shape.channels,)
+    if names.delta_convs_even:
+        third = -(-shape.channels // 3)
+        sizes = (third, third, shape.channels - 2 * third)
+    convs = [
+        source.fetch(f"{prefix}{name}.weight", (size, 1, shape.taps), torch.float32)
+        for name, size in zip(names.delta_convs or (names.delta_conv,), sizes, strict=True)
+    ]
+    conv = torch.cat(convs).squeeze(1)
     conv_bias, skip, norm = None, None, (shape.value_dim,)
     if shape.conv_bias:
         conv_bias = source.fetch(f"{prefix}{names.delta_conv}.bias", (shape.channels,), torch.float32)
@@ -69,14 +104,64 @@ def _delta(source: WeightSource, prefix: str, shape: DeltaNet) -> DeltaWeights:
         conv, conv_bias = conv[channels], None if conv_bias is None else conv_bias[channels]
         skip = source.fetch(prefix + names.delta_skip, heads, torch.float32)
     return DeltaWeights(
-        project=source.linear(prefix, names.delta, widths, hidden, shape.bias, rows),
+        project=source.linear(prefix, names.delta, widths, hidden, shape.bias, rows, _row_factors(shape)),
         conv=conv.contiguous(),
         conv_bias=conv_bias,
         skip=skip,
         rates=source.fetch(prefix + names.delta_rates, heads, torch.float32).exp(),
         shifts=source.fetch(prefix + names.delta_shifts, heads, torch.float32),
-        norm=source.fetch(f"{prefix}{names.delta_norm}.weight", norm, torch.float32),
+        norm=source.fetch(f"{prefix}{names.delta_norm}.weight", norm, torch.float32)
+        if shape.normed
+        else None,
         o=source.linear(prefix, (names.delta_o,), (hidden,), shape.values, shape.bias),
+    )
+
+
+def _row_factors(shape: DeltaNet) -> Tensor | None:
+    """Return the factors on the rows of a state space's projection, fp32 [out], if it has some."""
+    if not shape.row_scales:
+        return None
+    keys = shape.key_heads * shape.key_dim
+    sizes = torch.tensor([shape.values, shape.values, keys, keys, shape.gates])
+    return torch.tensor(shape.row_scales).repeat_interleave(sizes)
+
+
+def _short_conv(source: WeightSource, prefix: str, shape: ShortConv) -> ShortConvWeights:
+    names, hidden, width = source.names, source.description.hidden_size, shape.width
+    conv = source.fetch(f"{prefix}{names.short_conv}.weight", (width, 1, shape.taps), torch.float32)
+    bias = None
+    if shape.bias:
+        bias = source.fetch(f"{prefix}{names.short_conv}.bias", (width,), torch.float32)
+    return ShortConvWeights(
+        project=source.linear(prefix, (names.short,), (3 * width,), hidden, shape.bias),
+        conv=conv.squeeze(1).contiguous(),
+        conv_bias=bias,
+        o=source.linear(prefix, (names.short_o,), (hidden,), width, shape.bias),
+    )
+
+
+def _selective(source: WeightSource, prefix: str, shape: Selective) -> SelectiveWeights:
+    hidden, width, size, rank = source.description.hidden_size, shape.width, shape.state_dim, shape.step_rank
+
+    def fetch(name: str, *sizes: int) -> Tensor:
+        return source.fetch(prefix + name, sizes, torch.float32)
+
+    return SelectiveWeights(
+        project=source.linear(prefix, ("in_proj",), (2 * width,), hidden, shape.bias),
+        conv=fetch("conv1d.weight", width, 1, shape.taps).squeeze(1).contiguous(),
+        conv_bias=fetch("conv1d.bias", width) if shape.conv_bias else None,
+        select=source.linear(prefix, ("x_proj",), (rank + 2 * size,), width, False),
+        steps=source.linear(prefix, ("dt_proj",), (width,), rank, False),
+        shifts=fetch("dt_proj.bias", width),
+        rates=fetch("A_log", width, size).exp(),
+        skip=fetch("D", width),
+        norms=(
+            fetch("dt_layernorm.weight", rank),
+            fetch("b_layernorm.weight", size),
+            fetch("c_layernorm.weight", size),
+        ),
+        eps=shape.eps,
+        o=source.linear(prefix, ("out_proj",), (hidden,), width, shape.bias),
     )
 
 

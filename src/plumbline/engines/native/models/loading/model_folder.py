@@ -14,12 +14,19 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import Checkpoint
-from plumbline.engines.native.models.description import Experts, LayerDescription, ModelDescription
+from plumbline.engines.native.models.description import (
+    DeltaNet,
+    Experts,
+    LayerDescription,
+    ModelDescription,
+    UnsupportedModelError,
+)
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, WeightSource
+from plumbline.engines.native.models.rope import sinusoids
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import LARGEST_STEP, Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
@@ -75,9 +82,11 @@ def load_model(
     ) as checkpoint:
         if description.is_text_of_more:
             checkpoint.take_text(with_images=vision is not None)
+        else:
+            checkpoint.add_base(description.names.base, description.names.embedding)
         description = _with_head(description, checkpoint)
-        checkpoint.ignore(description.names.ignored)
-        description = _with_stacked_experts(description, checkpoint)
+        checkpoint.ignore(description.names.ignored, description.names.ignored_ends)
+        description = _as_saved(_with_stacked_experts(description, checkpoint), checkpoint)
         model = build(
             description, checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack, largest_step
         )
@@ -125,10 +134,38 @@ def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint)
     return replace(description, names=stacked)
 
 
+def _as_saved(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
+    """Return the description for a checkpoint of OLMo Hybrid that transformers has saved.
+
+    It saves convolutions as thirds of all channels, and norms after attention by the name of those before blocks.
+    """
+    names = description.names
+    if not names.delta_convs:
+        return description
+    for index, layer in enumerate(description.layers):
+        prefix = names.layer.format(index)
+        if not isinstance(layer.mixer, DeltaNet):
+            if checkpoint.has(f"{prefix}{names.before_feed_forward}.weight"):
+                names = replace(names, after_mixer=names.before_feed_forward)
+        elif checkpoint.has(first := f"{prefix}{names.delta_convs[0]}.weight"):
+            even = checkpoint.shape(first)[0] == -(-layer.mixer.channels // 3)
+            names = replace(names, delta_convs_even=even)
+    return replace(description, names=names)
+
+
 def for_length(description: ModelDescription, max_model_len: int | None) -> ModelDescription:
-    """Return the description for sequences of so many tokens; None keeps its own length."""
+    """Return the description for sequences of so many tokens; None keeps its own length.
+
+    Raises:
+        UnsupportedModelError: the model cannot be run for as many.
+    """
     if max_model_len is None:
         return description
+    if description.longest is not None and max_model_len > description.longest:
+        raise UnsupportedModelError(
+            f"--max-model-len {max_model_len} is more than the {description.longest} tokens that this model can be run "
+            f"for ({description.longest_field} in its config)"
+        )
     if max_model_len > description.context_length:
         _log.warning(
             "--max-model-len %d is more than the %d positions that this model was made for; "
@@ -185,7 +222,16 @@ def build(
         head, grid = fetch(f"{names.head}.weight", shape, None)
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
     last = build_linear(head, bias, grid, library, bits and 8)
-    weights = ModelWeights(embedding, layers, norm, last, source.places, _token_inputs(source))
+    weights = ModelWeights(
+        embedding,
+        layers,
+        norm,
+        last,
+        source.places,
+        _token_inputs(source),
+        positions=_positions(source, embedding),
+        embedding_norm=source.norm(names.embedding_norm) if description.embedding_norm else None,
+    )
     return Transformer(description, weights, library, largest_step)
 
 
@@ -208,14 +254,18 @@ def _layer(source: WeightSource, index: int) -> LayerWeights:
             after=source.norm(prefix + names.after_token),
         )
     return LayerWeights(
-        before_mixer=source.norm(prefix + names.before_mixer) if before else None,
+        before_mixer=source.norm(prefix + names.before_mixer) if before and not layer.again else None,
         mixer=fetch_mixer(source, prefix, layer.mixer),
         after_mixer=source.norm(prefix + names.after_mixer) if after else None,
         before_feed_forward=(
-            source.norm(second + names.before_feed_forward) if block and norms in ("before", "both") else None
+            source.norm(second + names.before_feed_forward)
+            if block and norms in ("before", "both", "parallel_two", "three")
+            else None
         ),
         feed_forward=fetch_feed_forward(source, second, block) if block else None,
-        after_feed_forward=source.norm(second + names.after_feed_forward) if block and after else None,
+        after_feed_forward=(
+            source.norm(second + names.after_feed_forward) if block and (after or norms == "three") else None
+        ),
         scale=(float(source.fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
         token=token,
     )
@@ -233,3 +283,16 @@ def _token_inputs(source: WeightSource) -> TokenInputWeights | None:
         projection=source.linear("", (names.token_projection,), (width,), model.hidden_size, False),
         norm=NormWeights(norm + model.norm.offset),
     )
+
+
+def _positions(source: WeightSource, embedding: Tensor) -> Tensor | None:
+    """Fetch the embeddings of positions, [positions, D], if the model has them."""
+    model, found = source.description, source.description.positions
+    if found is None:
+        return None
+    rows = found.number + found.offset
+    if found.computed:
+        table = sinusoids(rows, model.hidden_size).to(embedding)
+    else:
+        table = source.fetch(f"{source.names.positions}.weight", (rows, model.hidden_size), None)
+    return table[found.offset :].contiguous()

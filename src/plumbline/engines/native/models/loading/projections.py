@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, DeltaNet
+from plumbline.engines.native.models.description import Attention, DeltaNet, UnsupportedModelError
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.stored import Grid
 from plumbline_kernels.cpu.library import Library
@@ -16,8 +16,10 @@ __all__ = [
     "in_order",
     "merge",
     "merge_grids",
+    "merged_rows",
     "parts_of_heads",
     "parts_of_state_space",
+    "scaled",
 ]
 
 
@@ -32,6 +34,18 @@ def gates_last(shape: Attention, order: Tensor | None) -> Tensor:
     both = torch.arange(2 * q_width).view(shape.heads, 2, shape.head_dim)
     plain = torch.cat((both[:, 0].flatten(), torch.arange(2 * kv_width) + 2 * q_width))
     return torch.cat((plain if order is None else plain[order], both[:, 1].flatten()))
+
+
+def merged_rows(shape: Attention) -> Tensor:
+    """Return the order of the rows of a merged projection: queries, keys, values; int64 [out]."""
+    queries, dim = shape.heads // shape.kv_heads, shape.head_dim
+    if shape.layout == "by_key_head":
+        groups = torch.arange((queries + 2) * shape.kv_heads * dim).view(shape.kv_heads, -1)
+        parts = torch.split(groups, [queries * dim, dim, dim], 1)
+    else:
+        q, v, k = torch.arange(3 * shape.heads * dim).view(4, 3, -1).unbind(1)
+        parts = q, k, v
+    return torch.cat([part.flatten() for part in parts])
 
 
 def parts_of_heads(shape: DeltaNet) -> Tensor:
@@ -96,6 +110,21 @@ def in_order(
         None if bias is None else bias[rows],
         None if grid is None else grid.in_order(rows),
     )
+
+
+def scaled(
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, factors: Tensor
+) -> tuple[Tensor, Tensor | None, None]:
+    """Multiply the outputs of a linear layer by factors, fp32 [out].
+
+    Raises:
+        UnsupportedModelError: the weight is quantised.
+    """
+    if grid is not None:
+        raise UnsupportedModelError("quantised weights with factors on their rows are not supported")
+    kind = weight.dtype
+    weight = (weight.float() * factors.unsqueeze(1)).to(kind)
+    return weight, None if bias is None else (bias.float() * factors).to(kind), None
 
 
 def build_linear(

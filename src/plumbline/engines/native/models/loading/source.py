@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import ModelDescription
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.loading.projections import build_linear, in_order, merge, merge_grids
+from plumbline.engines.native.models.loading.projections import (
+    build_linear,
+    in_order,
+    merge,
+    merge_grids,
+    scaled,
+)
 from plumbline.engines.native.models.names import Names
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import LinearPlace, NormWeights
@@ -67,6 +73,8 @@ class WeightSource:
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""
         norm, shape = self.description.norm, (self.description.hidden_size,)
+        if not norm.weights:
+            return NormWeights(torch.ones(shape, device=self.device))
         bias = self.fetch(f"{name}.bias", shape, torch.float32) if norm.bias else None
         return NormWeights(self.fetch(f"{name}.weight", shape, torch.float32) + norm.offset, bias)
 
@@ -78,10 +86,26 @@ class WeightSource:
         inputs: int,
         bias: bool,
         rows: Tensor | None = None,
+        factors: Tensor | None = None,
     ) -> Linear:
-        """Build one linear layer from the named projections; with `rows`, int64 [out], its rows are in this order."""
+        """Build one linear layer from the named projections.
+
+        Args:
+            prefix: what the names begin with.
+            names: of the projections; one name has all of them.
+            outputs: the width of each.
+            inputs: the width of their input.
+            bias: whether they have a bias.
+            rows: int64 [out], the order of its rows; None as they are in the checkpoint.
+            factors: fp32 [out], on the rows in the order of the checkpoint.
+
+        Raises:
+            UnsupportedModelError: there are factors, and the weights are quantised.
+        """
         outputs = tuple(outputs)
         parts = self.projection(prefix, names, outputs, inputs, bias)
+        if factors is not None:
+            parts = scaled(*parts, factors.to(self.device))
         if rows is not None:
             parts = in_order(*parts, rows)
         layer = build_linear(*parts, self.library, self.bits)
@@ -95,8 +119,23 @@ class WeightSource:
         """Fetch weight, bias and grid of the named projections, stacked along the output; one name has all of them."""
         widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
         parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
-        found = [self.fetch_weight(f"{name}.weight", (width, inputs), None) for name, width in parts]
+        found = [self._matrix(f"{name}.weight", (width, inputs)) for name, width in parts]
         weight, grid = merge([part for part, _ in found]), merge_grids([grid for _, grid in found])
         if not bias:
             return weight, None, grid
         return weight, merge([self.fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid
+
+    def _matrix(self, name: str, shape: tuple[int, int]) -> tuple[Tensor, Grid | None]:
+        """Fetch a weight [out, in].
+
+        Raises:
+            UnsupportedModelError: it is stored as [in, out] and quantised.
+        """
+        if not self.names.transposed:
+            return self.fetch_weight(name, shape, None)
+        weight, grid = self.fetch_weight(name, (shape[1], shape[0]), None)
+        if grid is not None:
+            raise UnsupportedModelError(
+                f"{name} is quantised and stored as [in, out], which is not supported"
+            )
+        return weight.t(), None

@@ -27,7 +27,16 @@ from plumbline_kernels.experts import mix_torch
 from plumbline_kernels.latent import latent_queries_torch, latent_write_torch
 from plumbline_kernels.norm import add_torch, layer_norm_torch, rms_norm_torch, twice
 from plumbline_kernels.rope_kv import RopePlan, plan_rope, rope_kv_write_torch
-from plumbline_kernels.swiglu import gelu_mul_torch, gelu_torch, oss_mul_torch, relu2_torch, silu_mul_torch
+from plumbline_kernels.swiglu import (
+    gelu_erf_mul_torch,
+    gelu_erf_torch,
+    gelu_mul_torch,
+    gelu_torch,
+    oss_mul_torch,
+    relu2_torch,
+    relu_torch,
+    silu_mul_torch,
+)
 
 __all__ = ["eager_backend"]
 
@@ -41,9 +50,16 @@ class _TorchStep(Step):
     """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and descriptions fix shapes."""
 
     gated = MappingProxyType(
-        {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
+        {
+            "silu": silu_mul_torch,
+            "gelu_tanh": gelu_mul_torch,
+            "gelu": gelu_erf_mul_torch,
+            "swiglu_oss": oss_mul_torch,
+        }
     )
-    plain = MappingProxyType({"gelu_tanh": gelu_torch, "relu2": relu2_torch})
+    plain = MappingProxyType(
+        {"gelu_tanh": gelu_torch, "gelu": gelu_erf_torch, "relu": relu_torch, "relu2": relu2_torch}
+    )
 
     def __init__(
         self,

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Activation, Attention, DeltaNet, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, TokenInputWeights
+from plumbline.engines.native.models.weights import (
+    DeltaWeights,
+    ExpertsWeights,
+    SelectiveWeights,
+    ShortConvWeights,
+    TokenInputWeights,
+)
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
@@ -98,6 +104,18 @@ class Operations(Protocol):
         """Return the rows of `table` [V, D] of the step's tokens, times a factor, [T, D]."""
         ...
 
+    def place(self, residual: Tensor, table: Tensor) -> Tensor:
+        """Add to embeddings [T, D], which may be overwritten, the rows of `table` of the tokens' positions."""
+        ...
+
+    def norm_embedded(self, residual: Tensor, norm: PreparedNorm) -> Tensor:
+        """Return the norm of embeddings [T, D], which may be overwritten and are the residual from now on."""
+        ...
+
+    def clip(self, x: Tensor, size: float) -> Tensor:
+        """Return x, which may be overwritten, with its numbers between -size and size."""
+        ...
+
     def give(self, residual: Tensor, part: int) -> Tensor:
         """Add a part of the given rows to the residual [T, D] of their tokens, which may be overwritten."""
         ...
@@ -142,6 +160,14 @@ class Operations(Protocol):
         """Run a delta net on [T, channels + values + 2 HV] and its states; returns [T, HV * value_dim]."""
         ...
 
+    def short_conv(self, projected: Tensor, states: KVCache, weights: ShortConvWeights) -> Tensor:
+        """Run a short convolution on gates, gates and inputs [T, 3 D] and its states; returns [T, D]."""
+        ...
+
+    def selective(self, projected: Tensor, states: KVCache, weights: SelectiveWeights) -> Tensor:
+        """Run a state space of Mamba 1 on inputs and gates [T, 2 W] and its states; returns [T, W]."""
+        ...
+
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
         """Write latents and keys of kv [T, rank + rope] to the cache; return queries over it, [T, H, rank + rope]."""
         ...
@@ -150,8 +176,8 @@ class Operations(Protocol):
         """Map sums of what the cache has, or of its latents alone, [T, H * width], to values [T, H * value]."""
         ...
 
-    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
-        """Return activation(gate) * up of [T, 2 * width], or activation(x) of [T, width]."""
+    def activate(self, x: Tensor, activation: Activation, gated: bool, curve: Tensor | None = None) -> Tensor:
+        """Return activation(gate) * up of [T, 2 * width], or activation(x) of [T, width]; `curve` is for xielu."""
         ...
 
     def experts(

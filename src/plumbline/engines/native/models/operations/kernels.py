@@ -17,7 +17,7 @@ from plumbline_kernels.experts import mix
 from plumbline_kernels.latent import latent_attention, latent_queries_torch, latent_write
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import RopePlan, rope_kv_write, rotations
-from plumbline_kernels.swiglu import gelu, gelu_mul, oss_mul, relu2, silu_mul
+from plumbline_kernels.swiglu import gelu, gelu_erf, gelu_erf_mul, gelu_mul, oss_mul, relu, relu2, silu_mul
 
 __all__ = ["KernelStep"]
 
@@ -25,8 +25,10 @@ __all__ = ["KernelStep"]
 class KernelStep(Step):
     """Implements `Operations` by kernels."""
 
-    gated = MappingProxyType({"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul})
-    plain = MappingProxyType({"gelu_tanh": gelu, "relu2": relu2})
+    gated = MappingProxyType(
+        {"silu": silu_mul, "gelu_tanh": gelu_mul, "gelu": gelu_erf_mul, "swiglu_oss": oss_mul}
+    )
+    plain = MappingProxyType({"gelu_tanh": gelu, "gelu": gelu_erf, "relu": relu, "relu2": relu2})
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         if norm.norm.kind == "layer":

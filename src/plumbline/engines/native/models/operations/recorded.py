@@ -18,9 +18,10 @@ from plumbline.engines.native.models.operations.interface import (
     PreparedNorm,
     TokenInputs,
 )
-from plumbline.engines.native.models.weights import ExpertsWeights
+from plumbline.engines.native.models.weights import ExpertsWeights, SelectiveWeights, ShortConvWeights
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu import layout as cpu
+from plumbline_kernels.cpu import states as states_layout
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.program import Program
 
@@ -87,6 +88,19 @@ class _Recorder:
         self._program.record(cpu.GiveOp(residual=residual, width=residual.shape[1], part=part))
         return residual
 
+    def place(self, residual: Tensor, table: Tensor) -> Tensor:
+        self._program.record(cpu.PlaceOp(residual=residual, table=table, width=residual.shape[1]))
+        return residual
+
+    def norm_embedded(self, residual: Tensor, norm: PreparedNorm) -> Tensor:
+        width = residual.shape[1]
+        self._program.record(cpu.AddNormOp(x=residual, out=residual, norm=_norm(norm), width=width))
+        return residual
+
+    def clip(self, x: Tensor, size: float) -> Tensor:
+        self._program.record(cpu.ClipOp(rows=x, width=x.shape[1], size=size))
+        return x
+
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         return self._fill(cpu.AddNormOp(x=x, norm=_norm(norm), width=x.shape[1]), x.shape[1])
 
@@ -147,14 +161,14 @@ class _Recorder:
         operation = cpu.GateOp(x=x, gates=gates, stride=gates.stride(0), width=width, by_gelu=by_gelu)
         return self._fill(operation, width)
 
-    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation, gated: bool, curve: Tensor | None = None) -> Tensor:
         width, kind = x.shape[1] // (2 if gated else 1), cpu.ACTIVATIONS[activation]
-        return self._fill(cpu.ActivateOp(x=x, width=width, activation=kind, gated=gated), width)
+        return self._fill(cpu.ActivateOp(x=x, width=width, activation=kind, gated=gated, curve=curve), width)
 
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
         inputs, matrices = states
         weights, conv = heads.weights, heads.weights.conv
-        net = cpu.DeltaStruct(
+        net = states_layout.DeltaStruct(
             conv=conv.t().contiguous(),
             conv_bias=weights.conv_bias,
             rates=weights.rates,
@@ -163,13 +177,29 @@ class _Recorder:
             skip=weights.skip,
             taps=conv.shape[1],
             eps=heads.net.eps,
+            strength=heads.net.strength,
             **asdict(heads.shape),
         )
         stride = projected.stride(0)
-        operation = cpu.DeltaOp(
+        operation = states_layout.DeltaOp(
             delta=net, projected=projected, stride=stride, inputs=inputs, matrices=matrices
         )
         return self._fill(operation, heads.shape.value_heads * heads.shape.value_dim)
+
+    def short_conv(self, projected: Tensor, states: KVCache, weights: ShortConvWeights) -> Tensor:
+        width, taps = weights.conv.shape
+        operation = states_layout.ShortConvOp(
+            projected=projected,
+            conv=weights.conv.t().contiguous(),
+            conv_bias=weights.conv_bias,
+            inputs=states[0],
+            width=width,
+            taps=taps,
+        )
+        return self._fill(operation, width)
+
+    def selective(self, projected: Tensor, states: KVCache, weights: SelectiveWeights) -> Tensor:
+        raise AssertionError("`compiled_problem` refuses such models")
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
         width = heads.latent.heads * kv.shape[1]
@@ -203,6 +233,7 @@ class _Recorder:
             correction=weights.correction,
             shared_gate=weights.shared_gate,
             factors=weights.factors,
+            shared_scale=weights.shared_scale,
             gate_up=_matrices(weights.gate_up),
             down=_matrices(weights.down),
             activation=cpu.ACTIVATIONS[weights.activation],

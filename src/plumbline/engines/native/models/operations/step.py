@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from plumbline.engines.native.models.operations.interface import (
     PreparedNorm,
     TokenInputs,
 )
-from plumbline.engines.native.models.weights import ExpertsWeights
+from plumbline.engines.native.models.weights import ExpertsWeights, SelectiveWeights, ShortConvWeights
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.delta import (
     causal_conv,
@@ -28,13 +29,14 @@ from plumbline_kernels.delta import (
     delta_rule,
     gated_group_norm,
     gated_norm,
+    selective_scan,
     state_space_gates,
 )
 from plumbline_kernels.experts import route, spread
 from plumbline_kernels.latent import latent_values_torch
-from plumbline_kernels.norm import add_torch
+from plumbline_kernels.norm import add_torch, rms_norm_torch, twice
 from plumbline_kernels.rope_kv import RopePlan, rotate_torch, rotations
-from plumbline_kernels.swiglu import sigmoid_torch
+from plumbline_kernels.swiglu import sigmoid_torch, xielu_torch
 
 __all__ = ["Activations", "Mix", "Step"]
 
@@ -61,7 +63,7 @@ def _add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tenso
         if weights.shared_gate is not None:
             # A product with one column would be summed in an order that depends on the number of rows.
             shared = shared * sigmoid_torch((x.float() * weights.shared_gate).sum(1, keepdim=True))
-        total += shared
+        total += shared * weights.shared_scale
     return total.to(x.dtype)
 
 
@@ -94,6 +96,15 @@ class Step:
             rows = rows.mul_(factor)
         places = (self._token_ids < 0).nonzero().flatten()
         return rows.index_copy_(0, places, self._given[-1 - self._token_ids[places], : table.shape[1]])
+
+    def place(self, residual: Tensor, table: Tensor) -> Tensor:
+        return residual.add_(F.embedding(self._batch.positions, table))
+
+    def norm_embedded(self, residual: Tensor, norm: PreparedNorm) -> Tensor:
+        return self.norm(residual, norm)
+
+    def clip(self, x: Tensor, size: float) -> Tensor:
+        return x.clamp_(-size, size)
 
     def give(self, residual: Tensor, part: int) -> Tensor:
         if self._given is None:
@@ -140,7 +151,9 @@ class Step:
             None if gate is None else gate.index_select(0, rows),
         )
 
-    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation, gated: bool, curve: Tensor | None = None) -> Tensor:
+        if curve is not None:
+            return xielu_torch(x, curve)
         return (self.gated if gated else self.plain)[activation](x)
 
     def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:
@@ -178,10 +191,33 @@ class Step:
         qkv, gate, b, a = projected.tensor_split(ends, 1)
         inputs, matrices = states
         mixed = causal_conv(qkv, weights.conv, inputs, batch)
-        found = delta_rule(
-            mixed, *delta_gates(a, b, weights.rates, weights.shifts), matrices, batch, heads.shape
-        )
+        decays, strengths = delta_gates(a, b, weights.rates, weights.shifts)
+        found = delta_rule(mixed, decays, strengths * net.strength, matrices, batch, heads.shape)
+        assert weights.norm is not None
         return gated_norm(found, gate.reshape(found.shape), weights.norm, net.eps).flatten(1)
+
+    def short_conv(self, projected: Tensor, states: KVCache, weights: ShortConvWeights) -> Tensor:
+        of_inputs, of_results, inputs = projected.chunk(3, 1)
+        gated, kept = of_inputs * inputs, states[0]
+        mixed = causal_conv(gated, weights.conv, kept, self._batch, weights.conv_bias, activated=False)
+        return of_results * mixed
+
+    def selective(self, projected: Tensor, states: KVCache, weights: SelectiveWeights) -> Tensor:
+        inputs, gate = projected.chunk(2, 1)
+        mixed = causal_conv(inputs, weights.conv, states[0], self._batch, weights.conv_bias)
+        rank, size = weights.steps.shape[1], weights.rates.shape[1]
+        parts = torch.split(self.linear(mixed, weights.select), [rank, size, size], 1)
+        steps, writes, reads = (
+            rms_norm_torch(part.contiguous(), twice(norm), weights.eps)
+            for part, norm in zip(parts, weights.norms, strict=True)
+        )
+        found = selective_scan(
+            mixed, self.linear(steps, weights.steps), writes, reads, weights.rates, weights.shifts, states[1],
+            self._batch,
+        )  # fmt: skip
+        wide = gate.float()
+        total = (found + weights.skip * mixed.float()) * wide * sigmoid_torch(wide)
+        return total.to(projected.dtype)
 
     def _state_space(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
         net, weights, batch = heads.net, heads.weights, self._batch
@@ -193,4 +229,7 @@ class Step:
         found = delta_rule(mixed, *gates, matrices, batch, heads.shape)
         values = mixed[:, -net.values :].reshape(found.shape)
         found = (found.float() + weights.skip[:, None] * values.float()).to(found.dtype)
+        if weights.norm is None:
+            wide = gate.float()
+            return (found.flatten(1).float() * wide * sigmoid_torch(wide)).to(found.dtype)
         return gated_group_norm(found.flatten(1), gate, weights.norm, net.key_heads, net.eps)

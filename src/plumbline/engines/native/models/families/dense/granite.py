@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from plumbline.engines.native.models.description import Attention, ModelDescription
+from plumbline.engines.native.models.description import Attention, ModelDescription, Placement
 from plumbline.engines.native.models.families.parts import (
     Family,
     alike,
@@ -21,6 +21,7 @@ from plumbline.engines.native.models.families.parts import (
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
 
 __all__ = ["FAMILIES", "factors", "granite_mixer", "swa_mixers"]
 
@@ -66,7 +67,19 @@ def _granite_swa(fields: Fields) -> ModelDescription:
     return model(fields, layers, norm, tied=True, **factors(fields))
 
 
+def _hyperclovax(fields: Fields) -> ModelDescription:
+    shape = heads(fields)
+    scale = fields.number("attention_multiplier", shape["head_dim"] ** -0.5)
+    mixer = Attention(**shape, rope=read_rope(fields), scores_scale=scale, **attention_bias(fields))
+    norms: Placement = "both" if fields.flag("use_post_norm", True) else "before"
+    layers = alike(fields, mixer, dense(fields, bias=fields.flag("mlp_bias")), norms)
+    names = Names(after_mixer="post_norm1", after_feed_forward="post_norm2")
+    changes = {**factors(fields), "logits_scale": fields.number("logits_scaling", 1.0)}
+    return model(fields, layers, names=names, **changes)
+
+
 FAMILIES = {
     "granite": Family("Granite 3 dense", _granite),
+    "hyperclovax": Family("HyperCLOVA X SEED", _hyperclovax),
     "granite_swa": Family("Granite SWA", _granite_swa),
 }

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
+from plumbline.engines.native.models.description import (
+    Attention,
+    ModelDescription,
+    Norm,
+    UnsupportedModelError,
+)
 from plumbline.engines.native.models.families.parts import (
     Family,
     Wrapped,
@@ -46,6 +51,14 @@ def _iquest(fields: Fields) -> ModelDescription:
     return _with_mixer(fields, mixer, rms(fields))
 
 
+def _internlm3(fields: Fields) -> ModelDescription:
+    fields.rename({"qkv_bias": "attention_bias", "bias": "mlp_bias"})
+    if fields.flag("attention_bias") != fields.flag("mlp_bias"):
+        raise UnsupportedModelError("qkv_bias and bias must be the same")
+    mixer = Attention(**heads(fields, head_dim=128), rope=read_rope(fields), **attention_bias(fields))
+    return _with_mixer(fields, mixer, rms(fields))
+
+
 def _helium(fields: Fields) -> ModelDescription:
     mixer = Attention(
         **heads(fields, head_dim=128),
@@ -72,6 +85,7 @@ def _with_mixer(fields: Fields, mixer: Attention, norm: Norm | None = None) -> M
 FAMILIES = {
     "llama": Family("Llama 2 and 3, Falcon 3, SmolLM2, DeepSeek-R1 distilled to Llama", _llama, _LLAVA),
     "iquestcoder": Family("IQuest-Coder", _iquest),
+    "internlm3": Family("InternLM 3", _internlm3),
     "helium": Family("Helium", _helium),
     "seed_oss": Family("Seed-OSS", _seed_oss),
 }

@@ -1,8 +1,8 @@
-"""OLMo 2 and 3: norms after each block, and of all query heads and all key heads together."""
+"""OLMo: layer norms without weights, or norms after each block and of all query heads and all key heads together."""
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Norm
 from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
@@ -26,6 +26,18 @@ __all__ = ["FAMILIES"]
 _HEAD_NORM = HeadNorm(weights="each", whole=True)
 
 
+def _olmo(fields: Fields) -> ModelDescription:
+    clip = fields.get("clip_qkv")
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields),
+        clip=None if clip is None else fields.number("clip_qkv", 0.0),
+        **attention_bias(fields),
+    )
+    norm = Norm(kind="layer", eps=1e-5, weights=False)
+    return model(fields, alike(fields, mixer, dense(fields)), norm)
+
+
 def _olmo2(fields: Fields) -> ModelDescription:
     mixer = Attention(**heads(fields), rope=read_rope(fields), **attention_bias(fields), head_norm=_HEAD_NORM)
     return model(fields, alike(fields, mixer, dense(fields), "after"), rms(fields))
@@ -44,6 +56,7 @@ def _olmo3(fields: Fields) -> ModelDescription:
 
 
 FAMILIES = {
+    "olmo": Family("OLMo 1", _olmo),
     "olmo2": Family("OLMo 2", _olmo2),
     "olmo3": Family("OLMo 3", _olmo3),
 }

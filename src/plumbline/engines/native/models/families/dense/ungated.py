@@ -1,24 +1,36 @@
-"""Families whose feed-forward blocks have no gate: StarCoder2, Phi 1 to 2, Nemotron, Arcee."""
+"""Families whose feed-forward blocks have no gate: StarCoder2, Phi 1 to 2, Nemotron, Arcee, Jais 2, Apertus."""
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
+from dataclasses import replace
+
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Norm
 from plumbline.engines.native.models.families.parts import (
     Family,
     alike,
     attention_bias,
     heads,
+    layer_norm,
     model,
     rms,
     ungated,
 )
-from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
 __all__ = ["FAMILIES"]
 
 _UP = Names(gate_up=("mlp.up_proj",))
+_APERTUS_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 12000000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+"""The rotation of a config of Apertus that has none."""
 _STARCODER = Names(gate_up=("mlp.c_fc",), down="mlp.c_proj")
 _PHI = Names(
     norm="model.final_layernorm",
@@ -67,9 +79,52 @@ def _phi(fields: Fields) -> ModelDescription:
     return model(fields, layers, norm, head_bias=True, names=_PHI)
 
 
+def _jais2(fields: Fields) -> ModelDescription:
+    bias = fields.flag("attention_bias", True)
+    mixer = Attention(**heads(fields), rope=read_rope(fields), qkv_bias=bias, o_bias=bias)
+    block = ungated(fields, "relu2", bias=fields.flag("mlp_bias", True))
+    norm = layer_norm(fields)
+    return model(fields, alike(fields, mixer, block), norm, names=_UP)
+
+
+def _apertus(fields: Fields) -> ModelDescription:
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields, 12000000.0, parameters=rope_parameters(fields) or _APERTUS_ROPE),
+        head_norm=HeadNorm(),
+        **attention_bias(fields),
+    )
+    # Of releases; transformers reads none of it.
+    fields.without_effect("mlp_bias qk_norm post_norm")
+    names = replace(_UP, before_mixer="attention_layernorm", before_feed_forward="feedforward_layernorm")
+    block, norm = ungated(fields, "xielu", bias=False), rms(fields)
+    return model(fields, alike(fields, mixer, block), norm, names=names)
+
+
+def _nanochat(fields: Fields) -> ModelDescription:
+    mixer = Attention(
+        **heads(fields),
+        rope=replace(read_rope(fields), backwards=True),
+        head_norm=HeadNorm(weights="none", after_rope=True),
+        **attention_bias(fields),
+    )
+    layers = alike(fields, mixer, ungated(fields, "relu2", bias=False))
+    return model(
+        fields,
+        layers,
+        rms(fields, 1e-6, weights=False),
+        embedding_norm=True,
+        logits_softcap=fields.number("final_logit_softcapping", 15.0),
+        names=replace(_PHI, o="self_attn.o_proj"),
+    )
+
+
 FAMILIES = {
     "starcoder2": Family("StarCoder2", _starcoder2),
     "phi": Family("Phi-1, Phi-1.5, Phi-2", _phi),
     "nemotron": Family("Nemotron-3 and -4, Minitron", _nemotron),
     "arcee": Family("Arcee AFM", _arcee),
+    "jais2": Family("Jais 2", _jais2),
+    "apertus": Family("Apertus", _apertus),
+    "nanochat": Family("nanochat", _nanochat),
 }

@@ -1,6 +1,7 @@
 """Families with experts in some or all layers."""
 
 from plumbline.engines.native.models.families.experts import (
+    cohere,
     ernie,
     exaone,
     glm,
@@ -30,6 +31,7 @@ FAMILIES = {
         hunyuan,
         exaone,
         llama4,
+        cohere,
     )
     for name, family in module.FAMILIES.items()
 }

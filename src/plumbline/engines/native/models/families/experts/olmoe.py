@@ -18,15 +18,32 @@ def _olmoe(fields: Fields) -> ModelDescription:
         head_norm=HeadNorm(weights="each", whole=True),
         **attention_bias(fields),
     )
-    experts = Experts(
-        number=fields.integer("num_experts", 64),
+    return model(fields, alike(fields, mixer, _experts(fields, 64, 8)), rms(fields))
+
+
+def _flex_olmo(fields: Fields) -> ModelDescription:
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields, 500000.0),
+        head_norm=HeadNorm(weights="each", whole=True),
+        **attention_bias(fields),
+    )
+    layers = alike(fields, mixer, _experts(fields, 7, 5), "after")
+    return model(fields, layers)
+
+
+def _experts(fields: Fields, number: int, top_k: int) -> Experts:
+    return Experts(
+        number=fields.integer("num_experts", number),
         width=fields.integer("intermediate_size"),
         router=Router(
-            top_k=fields.integer("num_experts_per_tok", 8), normalised=fields.flag("norm_topk_prob")
+            top_k=fields.integer("num_experts_per_tok", top_k), normalised=fields.flag("norm_topk_prob")
         ),
         activation=fields.activation(),
     )
-    return model(fields, alike(fields, mixer, experts), rms(fields))
 
 
-FAMILIES = {"olmoe": Family("OLMoE", _olmoe)}
+FAMILIES = {
+    "olmoe": Family("OLMoE", _olmoe),
+    "flex_olmo": Family("FlexOlmo", _flex_olmo),
+}

@@ -9,14 +9,27 @@ from plumbline.engines.native.models.description import (
     DeltaNet,
     Dense,
     Experts,
+    HeadNorm,
     LayerDescription,
     ModelDescription,
     Router,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers, qwen3_vl_rope, qwen_windows
-from plumbline.engines.native.models.families.parts import Family, Wrapped, dense, heads, model
-from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    SLIDING,
+    Family,
+    Wrapped,
+    attention_bias,
+    dense,
+    heads,
+    layer_types,
+    model,
+    windows,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope, read_ropes
+from plumbline.engines.native.models.families.routed import layers_by_type
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
@@ -41,10 +54,10 @@ def _qwen3(fields: Fields) -> ModelDescription:
     fields.without_effect("max_window_layers")
     fields.refuse("use_mrope", "mlp_bias")
     window = fields.get("sliding_window") if fields.flag("use_sliding_window") else None
-    windows = (window,) * fields.integer("num_hidden_layers")
+    each = (window,) * fields.integer("num_hidden_layers")
     number = fields.integer("num_local_experts", fields.integer("num_experts", 128))
     block = experts(fields, number, None)
-    return model(fields, expert_layers(fields, qwen3_mixers(fields, windows, None), block))
+    return model(fields, expert_layers(fields, qwen3_mixers(fields, each, None), block))
 
 
 def _qwen3_vl(fields: Fields) -> ModelDescription:
@@ -53,9 +66,24 @@ def _qwen3_vl(fields: Fields) -> ModelDescription:
     fields.integer("num_experts_per_tok")
     number = fields.integer("num_local_experts", fields.integer("num_experts", 60))
     block = experts(fields, number, None, normalised=True)
-    windows = (None,) * fields.integer("num_hidden_layers")
-    mixers = qwen3_mixers(fields, windows, None, qwen3_vl_rope(fields, None))
+    each = (None,) * fields.integer("num_hidden_layers")
+    mixers = qwen3_mixers(fields, each, None, qwen3_vl_rope(fields, None))
     return model(fields, expert_layers(fields, mixers, block))
+
+
+def _mellum(fields: Fields) -> ModelDescription:
+    fields.without_effect("mtp_layer_types mtp_mlp_layer_types num_nextn_predict_layers num_mtp_layers")
+    count, ropes = fields.integer("num_hidden_layers"), read_ropes(fields, {FULL: 500000.0, SLIDING: 10000.0})
+    types = layer_types(fields, [FULL] * count)
+    shape, bias = heads(fields, 128), attention_bias(fields)
+    mixers = [
+        Attention(**shape, rope=ropes[kind], **bias, head_norm=HeadNorm(), window=window)
+        for kind, window in zip(types, windows(fields, types), strict=True)
+    ]
+    number = fields.integer("num_local_experts", fields.integer("num_experts", 64))
+    block = experts(fields, number, None, normalised=True)
+    layers = layers_by_type(fields, mixers, dense(fields), block, first=0)
+    return model(fields, layers, names=Names(ignored=("mtp.",)))
 
 
 def experts(fields: Fields, number: int, shared: Dense | None, *, normalised: bool = False) -> Experts:
@@ -90,6 +118,7 @@ def expert_layers(
 FAMILIES = {
     "qwen2_moe": Family("Qwen 1.5 and 2 with experts", _qwen2),
     "qwen3_moe": Family("Qwen 3 with experts", _qwen3),
+    "mellum": Family("Mellum 2", _mellum),
     "qwen3_vl_moe_text": Family(
         "Qwen3-VL with experts", _qwen3_vl, Wrapped("qwen3_vl_moe", "Qwen3-VL with experts", {})
     ),

@@ -1,8 +1,21 @@
 """Families in which some layers keep a state of one size instead of the keys and values of all tokens."""
 
-from plumbline.engines.native.models.families.hybrid import bamba, granite, nemotron, qwen
+from plumbline.engines.native.models.families.hybrid import (
+    bamba,
+    falcon,
+    granite,
+    jamba,
+    lfm,
+    nemotron,
+    olmo,
+    qwen,
+)
 
 __all__ = ["FAMILIES"]
 
-FAMILIES = qwen.FAMILIES | granite.FAMILIES | bamba.FAMILIES | nemotron.FAMILIES
+FAMILIES = {
+    name: family
+    for module in (qwen, granite, bamba, nemotron, lfm, olmo, falcon, jamba)
+    for name, family in module.FAMILIES.items()
+}
 """The families by `model_type`."""

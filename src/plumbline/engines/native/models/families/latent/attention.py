@@ -11,11 +11,11 @@ from plumbline.engines.native.models.fields import Fields
 __all__ = ["as_released", "latent_attention", "latent_mixers"]
 
 
-def latent_attention(fields: Fields) -> Latent:
-    """Read the attention, which all layers have."""
+def latent_attention(fields: Fields, *, interleaved: bool = True) -> Latent:
+    """Read the attention, which all layers have; it rotates neighbours where the config does not say otherwise."""
     # Derived from other fields.
     fields.without_effect("head_dim", "qk_head_dim", "num_key_value_heads", "num_local_experts")
-    rope = read_rope(fields, interleaved=fields.flag("rope_interleave", True))
+    rope = read_rope(fields, interleaved=fields.flag("rope_interleave", interleaved))
     key_dim, rope_dim = fields.integer("qk_nope_head_dim", 128), fields.integer("qk_rope_head_dim", 64)
     scale = (key_dim + rope_dim) ** -0.5
     if rope.mscale_all_dim and rope.factor > 1:

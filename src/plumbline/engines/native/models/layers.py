@@ -1,0 +1,138 @@
+"""Hold a layer as the loop takes it, and allocate its cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.description import DeltaNet, Mixer
+from plumbline.engines.native.models.operations.interface import (
+    DeltaHeads,
+    Heads,
+    KVCache,
+    LatentHeads,
+    PreparedNorm,
+)
+from plumbline.engines.native.models.weights import (
+    AttentionWeights,
+    DeltaWeights,
+    DenseWeights,
+    ExpertsWeights,
+    LatentWeights,
+    SelectiveWeights,
+    ShortConvWeights,
+    TokenGateWeights,
+)
+from plumbline_kernels.delta import DeltaShape
+
+__all__ = ["Apart", "MixerWeights", "PreparedLayer", "allocate", "delta_heads"]
+
+MixerWeights = AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights
+
+_ALIGNMENT = 64
+"""Bytes of a line of a CPU's cache."""
+
+
+class Apart(NamedTuple):
+    """The norms of experts that read the residual stream."""
+
+    router: PreparedNorm
+    before: PreparedNorm
+    after: PreparedNorm
+    after_shared: PreparedNorm
+
+
+class PreparedLayer(NamedTuple):
+    """A layer, as its operations take it."""
+
+    mixer: MixerWeights
+    feed_forward: DenseWeights | ExpertsWeights | None
+    heads: Heads | None
+    """The attention over the cache; what keeps a state of one size has none."""
+    latent: LatentHeads | None
+    delta: DeltaHeads | None
+    q_a_norm: PreparedNorm | None
+    after_mixer: PreparedNorm | None
+    is_parallel: bool
+    apart: Apart | None
+    token: TokenGateWeights | None
+    after_token: PreparedNorm | None
+    before_feed_forward: PreparedNorm | None
+    after_feed_forward: PreparedNorm | None
+    scale: float
+    mixer_scale: float
+    """The factor on the mixer's result in the residual stream."""
+    keeps_input: bool
+    """Whether the next layer reads what this one read."""
+    following: PreparedNorm | None
+    """The first norm of the next layer, None if it has none; after the last one the norm of the output."""
+
+
+def allocate(
+    layers: Iterable[PreparedLayer],
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    num_states: int,
+) -> list[KVCache]:
+    """Make the cache of each layer; see `Transformer.allocate_kv`."""
+
+    def zeros(*size: int, kind: torch.dtype = dtype) -> Tensor:
+        return _zeros(size, kind, device)
+
+    def pair(layer: PreparedLayer, before: list[KVCache]) -> KVCache:
+        if layer.delta is not None:
+            net = layer.delta.net
+            return (
+                zeros(num_states, net.channels, net.taps - 1),
+                zeros(num_states, net.value_heads, net.key_dim, net.value_dim, kind=torch.float32),
+            )
+        if isinstance(mixer := layer.mixer, SelectiveWeights):
+            width, taps = mixer.conv.shape
+            state = zeros(num_states, width, mixer.rates.shape[1], kind=torch.float32)
+            return zeros(num_states, width, taps - 1), state
+        if isinstance(mixer, ShortConvWeights):
+            width, taps = mixer.conv.shape
+            # It has no second state.
+            return zeros(num_states, width, taps - 1), zeros(num_states, 0)
+        assert layer.heads is not None
+        shape = layer.heads.attention
+        if shape.keys_of is not None:
+            return before[shape.keys_of]
+        size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
+        keys = zeros(*size)
+        # Of latents, the keys are values, too.
+        return keys, zeros(*size) if layer.latent is None else keys
+
+    caches: list[KVCache] = []
+    for layer in layers:
+        caches.append(pair(layer, caches))
+    return caches
+
+
+def delta_heads(shape: Mixer, found: MixerWeights) -> DeltaHeads | None:
+    """Return a delta net as its operations take it; None for other mixers."""
+    if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
+        return None
+    return DeltaHeads(
+        shape,
+        DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, not shape.state_space),
+        found,
+    )
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    needed = math.prod(size) * dtype.itemsize
+    memory = np.zeros(needed + _ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(memory[start : start + needed]).view(dtype).view(size)
