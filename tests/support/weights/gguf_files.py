@@ -47,6 +47,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+OLD = {"num_key_value_heads": None, "intermediate_size": None, "tie_word_embeddings": True}
+HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "llama tied": ("llama", "llama", {"tie_word_embeddings": True}),
@@ -70,10 +72,23 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granite": ("granite", "granite", GRANITE),
     "qwen3moe": ("qwen3_moe", "qwen3moe", EXPERTS | {
         "head_dim": 32, "moe_intermediate_size": 256, "norm_topk_prob": True, "num_experts_per_tok": 2}),
+    "gpt2": ("gpt2", "gpt2", OLD),
+    "starcoder": ("gpt_bigcode", "starcoder", OLD),
+    "gptneox": ("gpt_neox", "gptneox", {"num_key_value_heads": None, "rope_parameters": HALF}),
+    "gptneox one": ("gpt_neox", "gptneox", {"num_key_value_heads": None, "use_parallel_residual": False}),
+    "falcon": ("falcon", "falcon", OLD | {"num_kv_heads": 1}),
+    "falcon two": ("falcon", "falcon", OLD | {"num_kv_heads": 2, "new_decoder_architecture": True}),
+    "falcon one": ("falcon", "falcon", OLD | {
+        "num_kv_heads": 2, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}),
+    "olmo": ("olmo", "olmo", {"clip_qkv": 2.0}),
+    "lfm2": ("lfm2", "lfm2", {
+        "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, "norm_eps": 1e-6}),
     "mixtral": ("mixtral", "llama", EXPERTS | {"num_experts_per_tok": 2, "sliding_window": None}),
 }  # fmt: skip
 """By a label: the family, its architecture in GGUF files, and changes of `SHAPE`."""
-PERMUTED = ("llama", "smollm3", "granite")
+PERMUTED = ("llama", "smollm3", "granite", "olmo")
+WHOLE = ("ffn_gate_inp", "shortconv.conv")
+"""Matrices that are never rounded."""
 WITH_OFFSET = ("gemma", "gemma2", "gemma3")
 
 
@@ -126,7 +141,7 @@ def write_gguf(
         array = _stored(name, tensor, architecture, config)
         if stored == without:
             continue
-        if array.ndim > 1 and "ffn_gate_inp" not in stored:  # Routers are never rounded.
+        if array.ndim > 1 and not any(part in stored for part in WHOLE):
             out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
         else:
             out.add_tensor(stored, array)
@@ -152,10 +167,18 @@ def _keys(out: gguf.GGUFWriter, architecture: str, config: Any) -> None:
     out.add_context_length(config.max_position_embeddings)
     out.add_embedding_length(config.hidden_size)
     out.add_block_count(config.num_hidden_layers)
-    out.add_feed_forward_length(config.intermediate_size)
+    hidden = config.hidden_size
+    out.add_feed_forward_length(getattr(config, "intermediate_size", None) or 4 * hidden)
     out.add_head_count(config.num_attention_heads)
+    if architecture in NAMED:
+        NAMED[architecture](out, config)
+        return
     out.add_head_count_kv(config.num_key_value_heads)
-    out.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if architecture != "olmo":
+        out.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        out.add_layer_norm_eps(1e-5)
+        out.add_clamp_kqv(config.clip_qkv)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     out.add_key_length(head_dim)
     out.add_value_length(head_dim)
@@ -187,6 +210,44 @@ def _keys(out: gguf.GGUFWriter, architecture: str, config: Any) -> None:
         out.add_logit_scale(config.logits_scaling)
 
 
+def _neox_keys(out: gguf.GGUFWriter, config: Any) -> None:
+    head_dim = config.hidden_size // config.num_attention_heads
+    out.add_rope_dimension_count(int(config.rope_parameters["partial_rotary_factor"] * head_dim))
+    out.add_parallel_residual(config.use_parallel_residual)
+    out.add_layer_norm_eps(config.layer_norm_eps)
+
+
+def _falcon_keys(out: gguf.GGUFWriter, config: Any) -> None:
+    out.add_tensor_data_layout("jploski")
+    out.add_head_count_kv(config.num_kv_heads)
+    out.add_layer_norm_eps(config.layer_norm_epsilon)
+
+
+def _starcoder_keys(out: gguf.GGUFWriter, config: Any) -> None:
+    out.add_head_count_kv(1)
+    out.add_layer_norm_eps(config.layer_norm_epsilon)
+
+
+def _lfm2_keys(out: gguf.GGUFWriter, config: Any) -> None:
+    out.add_head_count_kv(
+        [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
+    )
+    out.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    out.add_vocab_size(config.vocab_size)
+    out.add_shortconv_l_cache(config.conv_L_cache)
+    out.add_layer_norm_rms_eps(config.norm_eps)
+
+
+NAMED = {
+    "gpt2": lambda out, config: out.add_layer_norm_eps(config.layer_norm_epsilon),
+    "gptneox": _neox_keys,
+    "starcoder": _starcoder_keys,
+    "falcon": _falcon_keys,
+    "lfm2": _lfm2_keys,
+}
+"""What writes the keys of architectures that have others than most."""
+
+
 def _vocabulary(out: gguf.GGUFWriter) -> None:
     """Add a vocabulary of bytes, so that llama.cpp loads the file."""
     texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(TOKENS - 3))]
@@ -210,7 +271,14 @@ def _stored(name: str, tensor: torch.Tensor, architecture: str, config: Any) -> 
             if f".{part}." in name:
                 halves = array.reshape(count, 2, array.shape[0] // count // 2, *array.shape[1:])
                 array = halves.swapaxes(1, 2).reshape(array.shape)
-    return np.ascontiguousarray(array.numpy())
+    if architecture == "gpt2" and array.dim() == 2 and ".h." in name:
+        array = array.t()
+    if ".query_key_value." in name:
+        number = config.num_attention_heads
+        groups = getattr(config, "num_kv_heads", number)
+        parts = array.view(groups, number // groups + 2, -1, *array.shape[1:])
+        array = torch.cat([part.flatten(0, 2) for part in parts.tensor_split([-2, -1], 1)])
+    return np.ascontiguousarray(array.squeeze(1).numpy() if "conv.conv" in name else array.numpy())
 
 
 def _factors(config: Any) -> np.ndarray:

@@ -41,7 +41,11 @@ Keys = Mapping[str, Any]
 """The metadata of an architecture, without its name."""
 
 
-def _nothing(_: Keys) -> dict[str, Any]:
+Tensors = Collection[str]
+"""The names of a file's tensors."""
+
+
+def _nothing(_: Keys, __: Tensors) -> dict[str, Any]:
     return {}
 
 
@@ -52,21 +56,27 @@ class Architecture:
     model_type: str
     keys: Mapping[str, str] = field(default_factory=dict)
     """Fields of its own keys."""
-    fields: Callable[[Keys], dict[str, Any]] = _nothing
-    """Returns fields that no key has: llama.cpp computes them from others."""
+    fields: Callable[[Keys, Tensors], dict[str, Any]] = _nothing
+    """Returns fields that no key has: llama.cpp computes them from others, or from the tensors that there are."""
     interleaved: bool = False
     """Whether rows of q and k are stored in the order in which neighbours are rotated together."""
     norms_with_offset: bool = False
     """Whether the weights of norms contain the offset that the family adds."""
     needed: str = ""
     """Keys that must be there, besides those that the family reads."""
+    rotated: bool = True
+    """Whether heads are rotated."""
+    partial: bool = False
+    """Whether `rope.dimension_count` may be a part of a head."""
+    biases: bool = True
+    """Whether the config says which projections have a bias, and so the tensors here."""
 
 
-def _gemma2(keys: Keys) -> dict[str, Any]:
+def _gemma2(keys: Keys, _: Tensors) -> dict[str, Any]:
     return {"query_pre_attn_scalar": _query_scalar(keys, layers_of_largest=46)}
 
 
-def _gemma3(keys: Keys) -> dict[str, Any]:
+def _gemma3(keys: Keys, _: Tensors) -> dict[str, Any]:
     # Only layers without a window are scaled. Files of the first converters have no base for the others.
     local = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", 10000.0)}
     return {
@@ -75,10 +85,48 @@ def _gemma3(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _granite(keys: Keys) -> dict[str, Any]:
+def _granite(keys: Keys, _: Tensors) -> dict[str, Any]:
     if keys.get("rope.scaling.finetuned") is False:
         raise UnsupportedModelError("rope.scaling.finetuned false is not supported: it turns rotations off")
     return {}
+
+
+def _starcoder(keys: Keys, _: Tensors) -> dict[str, Any]:
+    if keys.get("attention.head_count_kv", 1) != 1:
+        raise UnsupportedModelError("attention.head_count_kv must be 1 for starcoder")
+    return {}
+
+
+def _neox(keys: Keys, _: Tensors) -> dict[str, Any]:
+    head_dim = keys["embedding_length"] // keys["attention.head_count"]
+    # Half a number more, so that the product with the width is not rounded below it.
+    turned = keys.get("rope.dimension_count", head_dim) + 0.5
+    return {"partial_rotary_factor": min(1.0, turned / head_dim)}
+
+
+def _falcon(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    two = "blk.0.attn_norm_2.weight" in tensors
+    new = two or keys.get("attention.head_count_kv", 1) > 1
+    return {"new_decoder_architecture": new, "num_ln_in_parallel_attn": 2 if two else 1}
+
+
+def _olmo(keys: Keys, _: Tensors) -> dict[str, Any]:
+    if abs(keys.get("attention.layer_norm_epsilon", 1e-5) - 1e-5) > 1e-9:
+        raise UnsupportedModelError("attention.layer_norm_epsilon must be 1e-05 for olmo")
+    return {}
+
+
+def _lfm2(keys: Keys, _: Tensors) -> dict[str, Any]:
+    counts = keys["attention.head_count_kv"]
+    if not isinstance(counts, list) or len({*counts} - {0}) != 1:
+        raise UnsupportedModelError(
+            "attention.head_count_kv must have a number for each layer of lfm2, or zero"
+        )
+    return {
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": [FULL if count else "conv" for count in counts],
+        "num_key_value_heads": max(counts),
+    }
 
 
 def _query_scalar(keys: Keys, layers_of_largest: int) -> int:
@@ -92,6 +140,7 @@ _EXPERTS = {
     "expert_count": "num_local_experts",
     "expert_used_count": "num_experts_per_tok",
 }
+_EPS = {"attention.layer_norm_epsilon": "layer_norm_epsilon"}
 _NO_EXPERTS = "expert_count expert_used_count"
 """Keys that files without experts may have, as zero."""
 
@@ -110,7 +159,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             model_type="qwen3_moe",
             keys={**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
             # llama.cpp divides the weights of a token by their sum, whatever the config says.
-            fields=lambda _: {"norm_topk_prob": True},
+            fields=lambda _, __: {"norm_topk_prob": True},
             needed="expert_count expert_used_count expert_feed_forward_length",
         ),
         "smollm3": Architecture(model_type="smollm3", interleaved=True),
@@ -140,6 +189,39 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             },
             fields=_granite,
             interleaved=True,
+        ),
+        "gpt2": Architecture(model_type="gpt2", keys=_EPS, rotated=False, biases=False),
+        "starcoder": Architecture(
+            model_type="gpt_bigcode", keys=_EPS, fields=_starcoder, rotated=False, biases=False
+        ),
+        "gptneox": Architecture(
+            model_type="gpt_neox",
+            keys={
+                "attention.layer_norm_epsilon": "layer_norm_eps",
+                "use_parallel_residual": "use_parallel_residual",
+            },
+            fields=_neox,
+            partial=True,
+            biases=False,
+        ),
+        "falcon": Architecture(
+            model_type="falcon",
+            keys=_EPS | {"attention.head_count_kv": "num_kv_heads"},
+            fields=_falcon,
+            biases=False,
+        ),
+        "olmo": Architecture(
+            model_type="olmo",
+            keys={"attention.layer_norm_epsilon": "", "attention.clamp_kqv": "clip_qkv"},
+            fields=_olmo,
+            interleaved=True,
+        ),
+        "lfm2": Architecture(
+            model_type="lfm2",
+            keys={"shortconv.l_cache": "conv_L_cache", "attention.layer_norm_rms_epsilon": "norm_eps"},
+            fields=_lfm2,
+            needed="attention.head_count_kv shortconv.l_cache",
+            biases=False,
         ),
     }
 )
@@ -188,28 +270,28 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
         raise UnsupportedModelError(f"the metadata lack {', '.join(missing)}, which {name} needs")
     found = {named[key]: value for key, value in keys.items() if named.get(key)}
     found.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", [])))
-    _check_shape(keys)
-    if "blk.0.attn_q.bias" in tensors and architecture.model_type != "qwen2":
+    _check_shape(keys, architecture.partial)
+    if architecture.biases and "blk.0.attn_q.bias" in tensors and architecture.model_type != "qwen2":
         found["attention_bias"] = True
-    if "blk.0.ffn_down.bias" in tensors:
+    if architecture.biases and "blk.0.ffn_down.bias" in tensors:
         found["mlp_bias"] = True
     return {
         "model_type": architecture.model_type,
         "tie_word_embeddings": "output.weight" not in tensors,
-        "rope_parameters": _rope(keys),
+        **({"rope_parameters": _rope(keys)} if architecture.rotated else {}),
         **found,
-        **architecture.fields(keys),
+        **architecture.fields(keys, tensors),
     }
 
 
-def _check_shape(keys: Keys) -> None:
+def _check_shape(keys: Keys, partial: bool) -> None:
     """Refuse shapes that no family here has."""
     heads, width = keys["attention.head_count"], keys["embedding_length"]
     if not isinstance(heads, int) or not isinstance(width, int) or heads <= 0:
         raise UnsupportedModelError("attention.head_count and embedding_length must be positive integers")
     head_dim = keys.get("attention.key_length", width // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
-        if keys.get(name, head_dim) != head_dim:
+        if keys.get(name, head_dim) != head_dim and not (partial and name == "rope.dimension_count"):
             raise UnsupportedModelError(f"{name} {keys[name]!r} is not supported: it must be {head_dim}")
 
 

@@ -88,7 +88,14 @@ def _stored_as(architecture: Architecture, description: ModelDescription) -> Mod
         description = replace(description, norm=replace(description.norm, offset=0.0))
     if architecture.interleaved:
         description = _with_ropes(description, interleaved=True)
-    return description
+    # llama.cpp's converter brings merged projections into one order, and turns those of GPT-2.
+    layers = tuple(
+        replace(layer, mixer=replace(layer.mixer, layout="apart"))
+        if isinstance(layer.mixer, Attention)
+        else layer
+        for layer in description.layers
+    )
+    return replace(description, layers=layers, names=replace(description.names, transposed=False))
 
 
 def _with_factors(description: ModelDescription, file: Path, tensor: Tensor) -> ModelDescription:

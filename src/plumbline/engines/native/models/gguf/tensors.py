@@ -63,10 +63,10 @@ class GgufTensors:
         self._unused.discard(stored)
         if expert is not None:
             entry = self._part(stored, entry, int(expert[1]))
-        if entry.shape != shape:
+        if [size for size in entry.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{stored} has shape {list(entry.shape)}, the metadata ask for {list(shape)}")
         found, grid = self._read(stored, entry, dtype)
-        return found.to(self._device), grid
+        return found.to(self._device).view(shape), grid
 
     def finish(self) -> None:
         """Refuse the file if a tensor was missing or not used.
