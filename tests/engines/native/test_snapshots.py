@@ -2,20 +2,27 @@
 
 * The next turn of a conversation goes on behind the last whole block of the one before.
 * Prompts that share a beginning go on behind it from the third one on: the second finds out where it ends.
+* Answers do not depend on it, whatever a state is made of.
 * No more states are kept than there are rows, the latest used ones; without rows there is no prefix cache.
 """
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.weights.model_families import CASES
 from tests.engines.conftest import Driver, build_engine, tiny_model
 
+from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.scheduling import snapshots
 from plumbline.engines.native.scheduling.snapshots import StateSnapshots
 from plumbline.engines.request import RequestState
 from plumbline.port.engine import GenerateRequest, SamplingParams
+from plumbline_kernels.cpu.library import load
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +49,24 @@ def test_a_shared_beginning_is_found_by_the_second_prompt_and_used_by_the_third(
     driver = build_engine(tiny_model(hybrid=True), num_snapshots=9, block_size=8)
     shared = list(range(2, 45))
     assert [cached(driver, str(end), [*shared, *[end] * 30]) for end in (50, 51, 52)] == [0, 0, 40]
+
+
+@pytest.mark.parametrize("name", [
+    "lfm2", "lfm2-compiled", "falcon_h1", "falcon_h1-compiled", "olmo_hybrid-compiled", "jamba"
+])  # fmt: skip
+def test_answers_are_the_same_with_and_without_cached_states_of_every_kind(name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    description = describe(json.loads(case.config().to_json_string()))
+    model = random_model(
+        description, seed=3, dtype=torch.float32, library=load() if case.is_compiled else None
+    )
+    prompt, found = list(range(2, 45)), []
+    for rows in (0, 3):
+        driver = build_engine(model, num_snapshots=rows, block_size=8)
+        turns = cached(driver, "first", prompt), cached(driver, "second", [*prompt, *range(50, 75)])
+        assert turns == (0, 40 if rows else 0)
+        found.append(driver.tokens)
+    assert found[0] == found[1]
 
 
 def test_without_rows_there_is_no_prefix_cache() -> None:
