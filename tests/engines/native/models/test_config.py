@@ -125,7 +125,14 @@ NEMOTRON = {"model_type": "nemotron_h"}
         ({"head_dim": 15}, "head_dim"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "rope_type 'ntk'"),
-        ({"model_type": "phi", "partial_rotary_factor": 0.2}, "rotation of 3 numbers"),
+        (
+            {
+                "model_type": "phi",
+                "partial_rotary_factor": 0.2,
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            },
+            "rotation of 3 numbers",
+        ),
         ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}, "short_factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "surprise": 1}}, "surprise"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),

@@ -36,6 +36,7 @@ SHAPES = SMALL | {
     **dict.fromkeys(("n_layer", "num_layers", "decoder_layers", "encoder_layers"), 3),
     **dict.fromkeys(("n_head", "decoder_attention_heads", "encoder_attention_heads"), 4),
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), 4),
+    "pad_token_id": 0,
     "head_dim": 12,
     "moe_intermediate_size": 32,
     "num_experts_per_tok": 2,
@@ -51,9 +52,7 @@ def small_config(kind: str) -> Any:
     if kind in FIRST:
         return FIRST[kind].config()
     names = vars(transformers.AutoConfig.for_model(kind)).keys()
-    changes = {
-        name: value for name, value in SHAPES.items() if name in names and not name.endswith("token_id")
-    }
+    changes = {name: value for name, value in SHAPES.items() if name in names and value is not None}
     return transformers.AutoConfig.for_model(kind, **changes)
 
 

@@ -56,7 +56,7 @@ FAMILIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         use_parallel_residual=flags,
         attention_bias=flags,
         hidden_act=st.sampled_from(["gelu", "gelu_fast", "relu"]),
-        rotary_pct=st.sampled_from([0.5, 0.84, 1.0]),
+        rotary_pct=st.sampled_from([0.25, 0.5, 0.84, 1.0]),
         rotary_emb_base=st.sampled_from([100, 10000]),
     ),
     "gptj": fields(**_OLD, rotary_dim=st.sampled_from([2, 6, 8, 10, 12])),

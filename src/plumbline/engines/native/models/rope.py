@@ -73,7 +73,10 @@ def temperatures(rope: Rope, max_positions: int) -> Tensor | None:
 
 def rotated_dims(rope: Rope, head_dim: int) -> int:
     """Return how many numbers of a head are rotated; `proportional` has frequencies of zero for the others."""
-    return head_dim if rope.kind == "proportional" else int(head_dim * rope.part)
+    if rope.kind == "proportional":
+        return head_dim
+    # An odd number has one more, as in transformers, which rotates pairs.
+    return 2 * -(-int(head_dim * rope.part) // 2)
 
 
 def head_order(rope: Rope | None, head_dim: int) -> Tensor | None:
@@ -96,7 +99,8 @@ def head_order(rope: Rope | None, head_dim: int) -> Tensor | None:
 
 def _frequencies(rope: Rope, dims: int, head_dim: int, max_positions: int) -> tuple[Tensor, float]:
     """Return the angle per position of each pair, fp32 [dims / 2], and the factor on cos and sin."""
-    exponents = torch.arange(0, dims, 2, dtype=torch.float32) / dims
+    divisor = dims if rope.kind == "proportional" else int(head_dim * rope.part)
+    exponents = torch.arange(0, dims, 2, dtype=torch.float32) / divisor
     base = 1.0 / rope.theta**exponents
     match rope.kind:
         case "linear":

@@ -114,9 +114,11 @@ class Attention:
         if self.head_dim % 2:
             raise UnsupportedModelError("head_dim must be even")
         rope = self.rope
-        if rope is not None and rope.kind != "proportional" and int(self.head_dim * rope.part) % 2:
+        if rope is None or rope.kind in ("default", "proportional"):
+            return
+        if (turned := int(self.head_dim * rope.part)) % 2:
             raise UnsupportedModelError(
-                f"a rotation of {int(self.head_dim * rope.part)} numbers of a head is not supported (an even one is)"
+                f"a rotation of {turned} numbers of a head is not supported with rope_type {rope.kind!r}"
             )
 
     @property
