@@ -16,7 +16,11 @@ def old(family: str, label: str = "", *, heads: int = 2, **changes: Any) -> list
     """A case on torch, and one with wide heads on the compiled kernels."""
     plain = {**dict.fromkeys(_OTHERS), **changes}
     wide = WIDE | {"num_attention_heads": heads, "hidden_size": 32 * heads} | plain
-    return [Case(family, plain, label), Case(family, wide, label, is_compiled=True)]
+    long = bool(label)
+    return [
+        Case(family, plain, label, is_long=long),
+        Case(family, wide, label, is_compiled=True, is_long=long),
+    ]
 
 
 _WIDTH = {"intermediate_size": SMALL["intermediate_size"]}

@@ -38,6 +38,8 @@ class Case:
     length: int | None = None
     """Positions that the server is started for, if more than the config has."""
     is_compiled: bool = False
+    is_long: bool = False
+    """Whether it is a further case of a family, which the fast suite does without."""
     kernels: bool = True
     """Whether the Triton kernels have its operations."""
 

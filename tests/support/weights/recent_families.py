@@ -151,3 +151,5 @@ RECENT: list[Case] = [
     Case("axk1", _LATENT | _SPARSE | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2}),
     Case("minicpm3", _LATENT | {"scale_emb": 3, "dim_model_base": 24}),
 ]
+for case in RECENT:
+    case.is_long = bool(case.label)

@@ -32,7 +32,12 @@ VOCAB = 99
 COMPILED = {case.family for case in CASES if case.is_compiled}
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+PARAMETERS = [
+    pytest.param(case, marks=pytest.mark.long if case.is_long else (), id=case.name) for case in CASES
+]
+
+
+@pytest.fixture(scope="module", params=PARAMETERS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Transformer]:
     """The same random weights in transformers and in ours, by way of a saved folder."""
     case: Case = request.param
