@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 __all__ = ["PREFIX", "merge", "write_adapter"]
 
@@ -49,9 +50,10 @@ def write_adapter(
     (folder / "adapter_config.json").write_text(json.dumps(config | fields), "utf-8")
     weights: dict[str, Tensor] = {}
     for name, module in model.named_modules():
-        if not name.endswith(targets) or not isinstance(module, torch.nn.Linear):
+        if not name.endswith(targets) or not isinstance(module, torch.nn.Linear | Conv1D):
             continue
-        outputs, inputs = module.weight.shape
+        shape = module.weight.shape
+        outputs, inputs = shape[::-1] if isinstance(module, Conv1D) else shape
         own = rank if rank_of is None else rank_of(name)
         a, b = (torch.randn(*shape, generator=generator) for shape in ((own, inputs), (outputs, own)))
         weights[f"{PREFIX}{name}.lora_A.weight"] = a * inputs**-0.5
@@ -69,6 +71,7 @@ def merge(model: Module, folder: Path, scale: Callable[[str], float] = lambda na
     for name, module in model.named_modules():
         key = f"{PREFIX}{name}"
         if f"{key}.lora_A.weight" in weights:
-            module.weight += scale(name) * weights[f"{key}.lora_B.weight"] @ weights[f"{key}.lora_A.weight"]
+            added = scale(name) * weights[f"{key}.lora_B.weight"] @ weights[f"{key}.lora_A.weight"]
+            module.weight += added.t() if isinstance(module, Conv1D) else added
             used += 2
     assert used == len(weights)

@@ -40,6 +40,12 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemma2": ("k_proj", "v_proj", "gate_proj", "down_proj"),
     "starcoder2": ("q_proj", "c_fc", "c_proj"),
     "mixtral": ALL[:4],
+    "gpt2": ("c_attn", "c_proj", "c_fc"),
+    "gpt_neox": ("query_key_value", "dense", "dense_h_to_4h"),
+    "codegen": ("qkv_proj", "fc_in"),
+    "afmoe": (*ALL[:4], "self_attn.gate_proj"),
+    "lfm2": ("in_proj", "conv.out_proj", "w1"),
+    "falcon_h1": ("in_proj", "gate_proj", "up_proj", "k_proj"),
     "deepseek_v3": (
         "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj", "shared_experts.up_proj", "layers.0.mlp.up_proj"),
 }  # fmt: skip
@@ -51,7 +57,11 @@ def base_of(case: Case, seed: int = 1) -> Any:
     torch.manual_seed(seed)
     config = case.config()
     config._attn_implementation = "eager"
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("expert_bias"):  # A new router of Trinity finds all experts alike.
+            parameter.data.normal_()
+    return model
 
 
 def ours(path: Path, case: Case, **options: Any) -> Transformer:

@@ -44,7 +44,8 @@ SHAPES = SMALL | {
     "topk_group": 1,
 }
 """Small values of fields that types have."""
-FIRST = {case.config().model_type: case for case in reversed(CASES) if not case.is_compiled}
+FIRST = {case.family: case for case in reversed(CASES) if not case.is_compiled}
+"""The first case of each type of ours."""
 
 
 def small_config(kind: str) -> Any:

@@ -228,6 +228,8 @@ class LinearPlace:
     inputs: int
     rows: Tensor | None
     """int64 [out]: the order of the rows; None if they are as in the checkpoint."""
+    factors: Tensor | None = None
+    """fp32 [out]: what the rows in the order of the checkpoint are multiplied by; None for 1."""
 
 
 @dataclass(slots=True)

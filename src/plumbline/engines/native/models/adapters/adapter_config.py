@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = {
     "revision",
     "runtime_config",
 }
-"""About training, or about what the tensors show; `fan_in_fan_out` concerns layers that models here do not have."""
+"""About training, or about what the tensors show; `fan_in_fan_out` says that a layer is stored as [in, out]."""
 _READ = {
     "alpha_pattern",
     "bias",

@@ -118,6 +118,8 @@ class _Reader:
                 up[row : row + width, at:below] = pair[1]
                 at = below
             row += width
+        if place.factors is not None:
+            up *= place.factors.to(up.device).unsqueeze(1)
         if place.rows is not None:
             up = up[place.rows.to(up.device)]
         down, up = down.to(device, dtype), up.to(device, dtype)

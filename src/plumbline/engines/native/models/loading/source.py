@@ -110,7 +110,8 @@ class WeightSource:
             parts = in_order(*parts, rows)
         layer = build_linear(*parts, self.library, self.bits)
         widths = outputs if len(names) > 1 else (sum(outputs),)
-        self.places.append(LinearPlace(layer, tuple(prefix + name for name in names), widths, inputs, rows))
+        named = tuple(prefix + name for name in names)
+        self.places.append(LinearPlace(layer, named, widths, inputs, rows, factors))
         return layer
 
     def projection(
