@@ -23,8 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plumbline.answer.text.gguf import write_text_folder
-from plumbline.answer.text.tokenizer import TextTokenizer
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 from plumbline.base.end_tokens import EndTokenError, file_ends, folder_ends, token_ids
 
 TEXTS = (
@@ -193,8 +192,7 @@ def test_an_end_that_a_file_types_normal_is_one_control_token(text: str, tmp_pat
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.close()
-    write_text_folder(tmp_path / "a.gguf", tmp_path)
-    tokenizer = TextTokenizer.from_folder(tmp_path)
+    tokenizer = read_tokenizer(tmp_path / "a.gguf")
     assert tokenizer.encode_rendered(f"ab{text}") == [256, 258]
     assert 258 in tokenizer.special_ids
     tokenizer.pad_table(260)

@@ -41,6 +41,7 @@ _WORDS = frozenset({
 """The letters of texts that end a turn, such as `<|im_end|>`, `[|endofturn|]` and `<｜end▁of▁sentence｜>`."""
 _OTHERS = frozenset({"</s>", "<turn|>", "[e~[", "<|tool_response>"})
 """Ends whose letters do not show it."""
+_BEGINNINGS = frozenset("<[_")
 _HEADED = frozenset({"<|message|>", "<|content|>"})
 """What ends the header of a message in families whose turns have several, such as gpt-oss, Muse and Solar Open."""
 _OF_MESSAGES = frozenset({"<|end|>", "<|eom|>"})
@@ -171,7 +172,9 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 def _known(texts: Collection[str]) -> set[str]:
     """Return those of the texts that end a turn wherever they are control tokens."""
-    found = {text for text in texts if text in _OTHERS or _letters(text) in _WORDS}
+    # A vocabulary has hundreds of thousands of texts, and few that begin like a marker.
+    markers = (text for text in texts if text[:1] in _BEGINNINGS)
+    found = {text for text in markers if text in _OTHERS or _letters(text) in _WORDS}
     if any(text in texts for text in _HEADED):
         found -= _OF_MESSAGES
     for ends in _OF_TURNS:
@@ -182,7 +185,7 @@ def _known(texts: Collection[str]) -> set[str]:
 
 def _letters(text: str) -> str:
     """Return the letters of a marker in lower case; an empty string for a text without brackets, such as `end`."""
-    if len(text) < 3 or len(text) > 64 or text[0] not in "<[_" or text[-1] not in ">]":
+    if len(text) < 3 or len(text) > 64 or text[0] not in _BEGINNINGS or text[-1] not in ">]":
         return ""
     return "".join(re.findall("[a-z]", text.lower())) if "/" not in text else ""
 

@@ -6,11 +6,12 @@ checked against the size of the file, so that a broken file costs no more memory
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 __all__ = ["GgufError", "Tensor", "read_index", "read_metadata"]
 
@@ -19,6 +20,7 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _TEXT, _ARRAY = 8, 9
 _MOST_DIMENSIONS = 4
 _ALIGNMENT = "general.alignment"
+_TOO_SHORT = "it ends inside its metadata"
 
 
 class GgufError(ValueError):
@@ -47,8 +49,8 @@ def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
     Raises:
         GgufError: the file is not a GGUF file, or ends too early.
     """
-    with file.open("rb") as stream:
-        return _Reader(stream, file.stat().st_size).read(wanted)[0]
+    with _mapped(file) as data:
+        return _Reader(data).read(wanted)[0]
 
 
 def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -57,16 +59,24 @@ def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any
     Raises:
         GgufError: the file is not a GGUF file, ends too early, or has two tensors of a name.
     """
-    with file.open("rb") as stream:
-        reader = _Reader(stream, file.stat().st_size)
+    with _mapped(file) as data:
+        reader = _Reader(data)
         found, count = reader.read(lambda key: key == _ALIGNMENT or wanted(key))
         return found, reader.tensors(count, found.get(_ALIGNMENT, 32))
 
 
+def _mapped(file: Path) -> mmap.mmap:
+    with file.open("rb") as stream:
+        try:
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise GgufError("it is empty") from error
+
+
 class _Reader:
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self._stream = stream
-        self._size = size
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._position = 0
 
     def read(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], int]:
         """Return the metadata and the number of tensors."""
@@ -79,8 +89,9 @@ class _Reader:
         found: dict[str, Any] = {}
         for _ in range(self._number("Q")):
             key = self._text()
-            value = self._value(self._number("I"))
-            if wanted(key):
+            is_wanted = wanted(key)
+            value = self._value(self._number("I"), is_wanted)
+            if is_wanted:
                 found[key] = value
         return found, count
 
@@ -97,27 +108,46 @@ class _Reader:
                 raise GgufError(f"{name!r} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
             sizes = [int(self._number("Q")) for _ in range(dimensions)]
             found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
-        start = -(-self._stream.tell() // alignment) * alignment
+        start = -(-self._position // alignment) * alignment
         return {name: Tensor(each.shape, each.kind, start + each.offset) for name, each in found.items()}
 
-    def _value(self, kind: int) -> Any:
+    def _value(self, kind: int, is_wanted: bool) -> Any:
         if kind == _TEXT:
             return self._text()
         if kind == _ARRAY:
-            return self._array()
+            return self._array(is_wanted)
         if kind not in _FORMATS:
             raise GgufError(f"it has a value of the unknown type {kind}")
         return self._number(_FORMATS[kind])
 
-    def _array(self) -> list[Any]:
+    def _array(self, is_wanted: bool) -> list[Any]:
+        """Read an array; one that is not wanted is passed, and empty."""
         kind, count = self._number("I"), self._number("Q")
         if kind == _TEXT:
-            return [self._text() for _ in range(count)]
+            return self._texts(count, is_wanted)
         if kind not in _FORMATS:
             raise GgufError(f"it has an array of the unknown type {kind}")
-        width = struct.calcsize("<" + _FORMATS[kind])
-        data = self._bytes(count * width)
-        return list(struct.unpack(f"<{count}{_FORMATS[kind]}", data))
+        data = self._bytes(count * struct.calcsize("<" + _FORMATS[kind]))
+        return list(struct.unpack(f"<{count}{_FORMATS[kind]}", data)) if is_wanted else []
+
+    def _texts(self, count: int, is_wanted: bool) -> list[str]:
+        # A vocabulary has hundreds of thousands of texts, so this loop has no calls of its own.
+        data, position, size, read = (
+            self._data,
+            self._position,
+            len(self._data),
+            struct.Struct("<Q").unpack_from,
+        )
+        found: list[str] = []
+        for _ in range(count):
+            start = position + 8
+            position = start + read(data, position)[0] if start <= size else size + 1
+            if position > size:
+                raise GgufError(_TOO_SHORT)
+            if is_wanted:
+                found.append(data[start:position].decode("utf-8", "replace"))
+        self._position = position
+        return found
 
     def _text(self) -> str:
         return self._bytes(self._number("Q")).decode("utf-8", "replace")
@@ -126,7 +156,8 @@ class _Reader:
         return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))[0]
 
     def _bytes(self, count: int) -> bytes:
-        data = self._stream.read(count) if count <= self._size else b""
-        if len(data) < count:
-            raise GgufError("it ends inside its metadata")
-        return data
+        start = self._position
+        if count > len(self._data) - start:
+            raise GgufError(_TOO_SHORT)
+        self._position = start + count
+        return self._data[start : self._position]

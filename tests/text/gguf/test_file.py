@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plumbline.answer.text.gguf import SAMPLES, disagreement, write_text_folder
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer, write_text_folder
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline.base.gguf_file import GgufError, read_metadata
@@ -33,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(folder: Path) -> TextTokenizer:
-    return TextTokenizer.from_folder(folder)
+    return read_tokenizer(folder / "pocket.gguf")
 
 
 @given(st.text())
@@ -51,21 +50,10 @@ def test_added_tokens_and_the_template_are_the_same(folder: Path, tokenizer: Tex
     assert found.source == own.source
 
 
-def test_the_first_text_that_differs_is_named(tokenizer: TextTokenizer) -> None:
-    assert disagreement(tokenizer, OURS.encode_text, OURS.encode_prompt) is None
-    wrong = next(text for text in SAMPLES if "7 dwarfs" in text)
-    assert (
-        disagreement(tokenizer, lambda text: [] if "7 dwarfs" in text else OURS.encode_text(text), list)
-        == wrong
-    )
-    assert disagreement(tokenizer, OURS.encode_text, lambda text: [0, *OURS.encode_prompt(text)]) is not None
-
-
 def test_a_broken_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(20))
-    (tmp_path / "config.json").write_text(json.dumps({}), "utf-8")
     with pytest.raises(UnsupportedTokenizerError, match=r"broken\.gguf"):
-        write_text_folder(tmp_path / "broken.gguf", tmp_path)
+        read_tokenizer(tmp_path / "broken.gguf")
 
 
 def write_vocabulary(path: Path, tokens: list[str], kinds: list[int], **keys: object) -> Path:
@@ -110,8 +98,7 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TextTo
         path = write_vocabulary(
             folder / "a.gguf", tokens, kinds, model="gpt2", merges=["a b"], **({"pre": "qwen2"} | ids | keys)
         )
-        write_text_folder(path, folder)
-        return TextTokenizer.from_folder(folder)
+        return read_tokenizer(path)
 
     return make
 
@@ -119,7 +106,6 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TextTo
 def test_the_added_tokens_are_those_of_the_file_and_no_others(
     byte_level: Callable[..., TextTokenizer],
 ) -> None:
-    """transformers adds one of its own behind the vocabulary, and spells what is not in the alphabet as bytes."""
     found = byte_level()
     assert found.added == {"<|begin|>": 257, "<|end|>": 258, "<｜mark｜>": 259, "<think>": 260}
     assert found.special_ids == {257, 258, 259}
@@ -159,8 +145,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
     scores = [0.0] * 259 + [-4.0, -2.0, -3.0, -1.0]
     ids = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
     path = write_vocabulary(folder / "a.gguf", tokens, kinds, model="llama", scores=scores, **ids)
-    write_text_folder(path, folder)
-    return TextTokenizer.from_folder(folder)
+    return read_tokenizer(path)
 
 
 @given(st.data())

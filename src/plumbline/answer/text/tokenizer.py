@@ -15,7 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import Model
 
 from plumbline.answer.text.fill_in import fill_in_tokens
 from plumbline.answer.text.guard import Guard, TokenPattern, pattern_of
@@ -57,23 +59,38 @@ class TextTokenizer:
         named: the texts of all special tokens by their names, such as `bos_token`.
     """
 
-    def __init__(self, definition: Mapping[str, Any], *, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        definition: Mapping[str, Any],
+        *,
+        config: Mapping[str, Any] | None = None,
+        model: Model | None = None,
+    ) -> None:
         config = config or {}
         if (definition.get("model") or {}).get("dropout"):
             raise UnsupportedTokenizerError(
                 "model.dropout is set, which draws other tokens each time: remove it."
             )
+        definition = {**definition, "truncation": None, "padding": None}
+        if model is None:
+            whole = FastTokenizer.from_str(json.dumps(definition))
+            model = whole.model
+            vocab: Mapping[str, int] = whole.get_vocab(with_added_tokens=False)
+        else:
+            vocab = definition["model"]["vocab"]
+            definition["model"] = None
+            whole = _with_model(definition, model)
+            whole.add_tokens([AddedToken(**_entry(token)) for token in definition["added_tokens"]])
         # The base tokenizer has no added tokens, so that no text can become one.
-        base = {**definition, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        self._base = FastTokenizer.from_str(json.dumps(base))
+        base = {**definition, "post_processor": None}
+        self._base = _with_model(base, model)
         later = {**base, "pre_tokenizer": _for_later_pieces(base.get("pre_tokenizer"))}
-        self._later = self._base if later == base else FastTokenizer.from_str(json.dumps(later))
-        whole = FastTokenizer.from_str(json.dumps({**definition, "truncation": None, "padding": None}))
+        self._later = self._base if later == base else _with_model(later, model)
         add_tokens(whole, config)
         # Ids are those that the library gives: it ignores ids of the file that are not in its order.
         added = {number: token for number, token in whole.get_added_tokens_decoder().items() if token.content}
         self.vocab_size: int = whole.get_vocab_size(with_added_tokens=True)
-        highest = max(whole.get_vocab(with_added_tokens=True).values(), default=-1)
+        highest = max(max(vocab.values(), default=-1), max(added, default=-1))
         self.vocab_size = max(self.vocab_size, highest + 1)
         if self.vocab_size > _MOST_TOKENS:
             raise UnsupportedTokenizerError(
@@ -90,7 +107,7 @@ class TextTokenizer:
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )
         self._added_ids = frozenset(self.added.values())
-        self.table = _byte_table(whole, definition, self.vocab_size, self.added)
+        self.table = _byte_table(vocab, definition.get("decoder"), self.vocab_size, self.added)
         self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token, self.eos_token = self.named.get("bos_token"), self.named.get("eos_token")
@@ -269,6 +286,20 @@ def _encoded(tokenizer: FastTokenizer, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
+_NO_MODEL: Mapping[str, Any] = {"type": "BPE", "vocab": {}, "merges": []}
+
+
+def _with_model(definition: Mapping[str, Any], model: Model) -> FastTokenizer:
+    """Return a tokenizer without added tokens that shares a model, which is most of what it takes."""
+    found = FastTokenizer.from_str(json.dumps({**definition, "model": _NO_MODEL, "added_tokens": []}))
+    found.model = model
+    return found
+
+
+def _entry(token: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in token.items() if name != "id"}
+
+
 def _set_around(whole: FastTokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens that the post-processor sets before and after a text.
 
@@ -290,30 +321,42 @@ def _set_around(whole: FastTokenizer) -> tuple[list[int], list[int]]:
 
 
 def _byte_table(
-    whole: FastTokenizer, definition: Mapping[str, Any], vocab_size: int, added: Mapping[str, int]
+    vocab: Mapping[str, int], decoder: Any, vocab_size: int, added: Mapping[str, int]
 ) -> list[bytes]:
     """Return the bytes of every id, by the rule of the tokenizer's decoder."""
-    to_bytes = _token_decoder(definition)
+    to_bytes = _token_decoder(decoder)
     table = [b""] * vocab_size
-    for text, token_id in whole.get_vocab(with_added_tokens=False).items():
+    for text, token_id in vocab.items():
         table[token_id] = to_bytes(text)
     for text, token_id in added.items():
         table[token_id] = text.encode()
     return table
 
 
-def _token_decoder(definition: Mapping[str, Any]) -> Callable[[str], bytes]:
-    kinds = set(_decoder_kinds(definition.get("decoder")))
+def _token_decoder(decoder: Any) -> Callable[[str], bytes]:
+    kinds = set(_decoder_kinds(decoder))
     if "ByteLevel" in kinds:
-        alphabet = _byte_alphabet()
-        return lambda text: b"".join(
-            bytes([alphabet[char]]) if char in alphabet else char.encode() for char in text
-        )
+        return _byte_level_decoder()
     if kinds & {"ByteFallback", "Metaspace", "Replace"}:
         return _sentencepiece_bytes
     raise UnsupportedTokenizerError(
         f"The tokenizer's decoder {sorted(kinds) or None} is neither byte-level nor of the SentencePiece kind."
     )
+
+
+def _byte_level_decoder() -> Callable[[str], bytes]:
+    alphabet = _byte_alphabet()
+    # Texts of the alphabet, which are nearly all, become bytes as Latin-1; characters outside of it fail there.
+    outside = {byte: "\uffff" for byte in range(256) if chr(byte) not in alphabet}
+    to_latin = str.maketrans(outside | {ord(char): chr(byte) for char, byte in alphabet.items()})
+
+    def to_bytes(text: str) -> bytes:
+        try:
+            return text.translate(to_latin).encode("latin-1")
+        except UnicodeEncodeError:
+            return b"".join(bytes([alphabet[char]]) if char in alphabet else char.encode() for char in text)
+
+    return to_bytes
 
 
 def _decoder_kinds(decoder: Any) -> list[str]:

@@ -91,10 +91,6 @@ class LlamaCppEngine(ThreadedEngine):
         self._library.clear()
         return self._new_core()
 
-    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Return llama.cpp's tokens of a text, with or without special tokens. Only before `start`."""
-        return self._library.tokenize(text, special=special)
-
     async def stop(self) -> None:
         """End the thread, abort what runs and free the model. Idempotent."""
         await super().stop()

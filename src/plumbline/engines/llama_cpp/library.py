@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from plumbline.base.end_tokens import file_ends, is_end_key
 from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.moving import cut_cells, state_of
-from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
+from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama, quiet
 from plumbline.engines.llama_cpp.shape import CacheShape, Shapes
 from plumbline.engines.llama_cpp.threads import Threads
-from plumbline.engines.llama_cpp.vocabulary import quiet, tokenize
 from plumbline_kernels.cpu.library import usable_cores
 
 __all__ = ["LlamaLibrary"]
@@ -74,8 +73,7 @@ class LlamaLibrary:
                 f"llama.cpp cannot load {file.name}: it is not a GGUF file, or its model is not supported"
             )
         self._check_kind(file.name)
-        self._vocab = lib.llama_model_get_vocab(self._model)
-        self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
+        self.vocab_size = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model)))
         self.max_batch = max_batch
         # A window or a recurrent state forgets, so a beginning cannot be cut out of it.
         self.can_share = not (
@@ -174,15 +172,6 @@ class LlamaLibrary:
         buffer = ctypes.create_string_buffer(1024)
         length = self._lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
-
-    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the tokens of a text.
-
-        Args:
-            text: the text.
-            special: whether it begins with the sequence start and has special tokens; else their texts are ordinary.
-        """
-        return tokenize(self._lib, self._vocab, text, special=special)
 
     def decode(
         self,

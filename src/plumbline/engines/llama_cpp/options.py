@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["LlamaCppError", "load_llama", "read_options"]
+__all__ = ["LlamaCppError", "load_llama", "quiet", "read_options"]
 
 _MISSING = "GGUF files need llama.cpp: install Plumbline with the extra [llama-cpp], or `pip install llama-cpp-python`"
 _CACHE_TYPES: Mapping[str, int] = MappingProxyType(
@@ -79,3 +79,19 @@ def _value(name: str, text: str, kind: Any) -> Any:
     except (KeyError, ValueError):
         wanted = {ctypes.c_bool: "true or false", ctypes.c_float: "a number"}.get(kind, "an integer")
         raise LlamaCppError(f"--engine-args {name} must be {wanted}, got {text!r}") from None
+
+
+_kept_callbacks: list[Any] = []
+
+
+def quiet(lib: Any) -> None:
+    """Keep llama.cpp from writing to standard error; its failures come back as values."""
+    if _kept_callbacks:
+        return
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator]
+    def ignore(*_: Any) -> None:
+        pass
+
+    _kept_callbacks.append(ignore)
+    lib.llama_log_set(ignore, ctypes.c_void_p(0))

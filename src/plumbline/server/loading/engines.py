@@ -12,14 +12,12 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from plumbline.answer.text.gguf import disagreement, uncompared
-from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.base.end_tokens import folder_ends
 from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
-from plumbline.engines.native.models.description import Experts
 from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
@@ -66,8 +64,8 @@ class EngineChoice(msgspec.Struct, frozen=True):
 def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     """Choose the engine that `--engine` names, or one that fits the model.
 
-    GGUF files run on our own engine or on llama.cpp, whichever was measured to be faster (`_for_file`). Of other models
-    ours runs what it supports, vLLM the rest where it is installed, transformers otherwise.
+    GGUF files run on our own engine, or on llama.cpp if ours lacks something (`_for_file`). Of other models ours runs what
+    it supports, vLLM the rest where it is installed, transformers otherwise.
 
     Args:
         settings: with `engine`.
@@ -124,18 +122,8 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     return EngineChoice("plumbline", f"it supports this model{quantised}{images}")
 
 
-_NARROW = frozenset({2, 8, 12, 13})
-"""The types that our compiled kernels compute faster than llama.cpp: the numbers of Q4_0, Q8_0, Q4_K and Q5_K."""
-_HALF = frozenset({1, 30})
-"""F16 and BF16, which they compute faster where the processor multiplies pairs of bf16."""
-_SMALL = 32 << 20
-"""Bytes of a file below which ours is faster with all types: what is not a product of weights takes longer."""
-_BESIDE = frozenset({14})
-"""Q6_K, which is as fast on both, and in which files of other types have their output layer."""
-
-
 def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
-    """Choose the engine of a GGUF file: ours where it was measured to be faster than llama.cpp."""
+    """Choose the engine of a GGUF file: ours, unless llama.cpp is there and ours lacks something."""
     for option in OPTIONS:
         takes = option.about.engines or ("plumbline", "llama_cpp")
         if getattr(settings, option.field) != option.default and ("plumbline" in takes) != (
@@ -149,24 +137,16 @@ def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
         return EngineChoice("llama_cpp", f"ours does not run this file: {error}")
     assert model.gguf is not None
     if find_spec("llama_cpp") is None:
-        return EngineChoice("plumbline", "it supports this file, and llama-cpp-python is not installed")
+        return EngineChoice("plumbline", "it supports this file")
+    if model.gguf.widened:
+        names = _kind_names(model.gguf.widened)
+        return EngineChoice("llama_cpp", f"ours would widen the weights in {names} to 16 bits")
     device = device_of(settings.device)
-    if device.type != "cpu":
-        return EngineChoice("llama_cpp", f"it has kernels for the types of a GGUF file on {device}")
-    library, problem = compiled(settings, model.description, native_dtype(settings, model), device)
-    if library is None:
-        return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
-    if gguf.stat().st_size < _SMALL:
-        return EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
-    if any(isinstance(layer.feed_forward, Experts) for layer in model.description.layers):
-        return EngineChoice("llama_cpp", "ours has not been compared with it on experts")
-    fast = _NARROW | _HALF if library.multiplies_pairs else _NARROW
-    if slow := model.gguf.kinds - fast:
-        return EngineChoice(
-            "llama_cpp", f"it is faster on this processor with weights in {_kind_names(slow)}"
-        )
-    names = _kind_names(model.gguf.kinds)
-    return EngineChoice("plumbline", f"it is faster than llama.cpp on this processor with weights in {names}")
+    if device.type == "cpu":
+        library, problem = compiled(settings, model.description, native_dtype(settings, model), device)
+        if library is None:
+            return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
+    return EngineChoice("plumbline", "it supports this file")
 
 
 def _kind_names(kinds: Iterable[int]) -> str:
@@ -229,8 +209,6 @@ def _built(
         return _vllm(settings, name, tokenizer, folder)
     if choice.name == "transformers":
         return _transformers(settings, name, tokenizer, folder, device)
-    if gguf is not None:
-        _check_tokenizer(tokenizer, gguf)
     return build_native(
         settings,
         name,
@@ -302,7 +280,7 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
     def grammars(info: EngineInfo) -> LarkCompiler | None:
         return _compiler(tokenizer, info.eos_token_ids, info.vocab_size)
 
-    engine = LlamaCppEngine(
+    return LlamaCppEngine(
         gguf,
         model=name,
         max_model_len=settings.max_model_len,
@@ -317,42 +295,6 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         grammars=grammars,
         stuck_after=settings.stuck_after,
     )
-    _check_texts(disagreement(tokenizer, engine.tokenize, partial(engine.tokenize, special=True)), gguf)
-    return engine
-
-
-def _check_tokenizer(tokenizer: TextTokenizer, gguf: Path) -> None:
-    """Compare the tokenizer of a file with llama.cpp's; without llama.cpp, take those that agreed before.
-
-    Raises:
-        UnsupportedTokenizerError: they differ, or llama.cpp is needed to compare them.
-    """
-    if find_spec("llama_cpp") is None:
-        kind = uncompared(gguf)
-        if kind is not None:
-            raise UnsupportedTokenizerError(
-                f"The tokenizer of {gguf.name} ({kind}) has to be compared with llama.cpp's: pip install "
-                "llama-cpp-python"
-            )
-        _log.warning(
-            "llama-cpp-python is not installed: the tokenizer of %s was not compared with llama.cpp's, only others of "
-            "its kind were",
-            gguf.name,
-        )
-        return
-    from plumbline.engines.llama_cpp.vocabulary import opened
-
-    with opened(gguf) as tokenize:
-        text = disagreement(tokenizer, tokenize, partial(tokenize, special=True))
-    _check_texts(text, gguf)
-
-
-def _check_texts(text: str | None, gguf: Path) -> None:
-    """Refuse a tokenizer that encodes a text in another way than llama.cpp."""
-    if text is not None:
-        raise UnsupportedTokenizerError(
-            f"The tokenizer of {gguf.name} cannot be used: transformers and llama.cpp encode {text!r} differently."
-        )
 
 
 def _offload(device: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.answer.dialects.registry import DialectChoice, UnknownDialectError, choose
-from plumbline.answer.text.gguf import write_text_folder
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer, write_text_folder
 from plumbline.answer.text.prompts.deepseek import ModelTexts
 from plumbline.answer.text.prompts.encoders import PromptFormat
 from plumbline.answer.text.prompts.families import prompt_encoder
@@ -81,10 +81,6 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 class Elsewhere(Protocol):
     """An engine that is loaded by another process while this one loads the text side of its model."""
 
-    def text_folder(self) -> Path:
-        """Return the folder with the tokenizer and the chat template of a GGUF file; waits for it."""
-        ...
-
     def engine(self) -> tuple[Engine, str]:
         """Return the engine, and why it was chosen; waits for it."""
         ...
@@ -107,9 +103,8 @@ def load(settings: Settings, engine: Engine | Elsewhere | None = None) -> Served
     if gguf is None:
         with named_files(found):
             return _load(settings, found, None, engine)
-    if isinstance(engine, Elsewhere):
-        return _load(settings, engine.text_folder(), gguf, engine)
-    bound_waits()
+    if engine is None:
+        bound_waits()
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
         return _load(settings, Path(folder), gguf, engine)
@@ -137,7 +132,7 @@ def _only(settings: Settings) -> tuple[str, str]:
 def _load(
     settings: Settings, folder: Path, gguf: Path | None, engine: Engine | Elsewhere | None
 ) -> ServedModel:
-    """Load a model from its folder, which for a GGUF file has the tokenizer and the chat template only."""
+    """Load a model from its folder, which for a GGUF file has the chat templates only."""
     reason = "it runs in another process"
     if engine is None:
         # Engines import torch, which takes hundreds of megabytes; an API server has no engine.
@@ -145,8 +140,8 @@ def _load(
 
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (model_name(folder, gguf, settings),)
-    tokenizer = TextTokenizer.from_folder(folder)
-    if folder != MODEL_DIR:
+    tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokenizer(gguf)
+    if gguf is None and folder != MODEL_DIR:
         _warn_of_other_ids(folder)
     with rendering_now() as rendering:
         template = load_template(settings, folder, tokenizer, rendering.facts)

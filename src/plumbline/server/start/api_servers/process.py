@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from plumbline.engines.remote.client import RemoteEngine
-from plumbline.port.engine import Engine
 from plumbline.server.limits.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.served_model import load
@@ -53,7 +52,7 @@ def _serve(start: ServerStart) -> int:
     engine = asyncio.run(
         RemoteEngine.connect(Path(start.engine), settings.stuck_after, settings.max_num_waiting)
     )
-    model = load(settings, _Elsewhere(engine, Path(start.text)))
+    model = load(settings, engine)
     make_collections_rare()
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own.bind(start.address)
@@ -84,20 +83,6 @@ def _serve(start: ServerStart) -> int:
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=[socket.socket(fileno=one) for one in start.listening])
     return 0 if server.started else 1
-
-
-class _Elsewhere:
-    """See `plumbline.server.loading.served_model.Elsewhere`."""
-
-    def __init__(self, engine: RemoteEngine, text: Path) -> None:
-        self._engine = engine
-        self._text = text
-
-    def text_folder(self) -> Path:
-        return self._text
-
-    def engine(self) -> tuple[Engine, str]:
-        return self._engine, "it runs in another process"
 
 
 def _follow(renew: Callable[[Renewal], None], end: Callable[[], None]) -> None:

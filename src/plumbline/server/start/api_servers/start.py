@@ -24,8 +24,6 @@ class ServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """The file descriptors of the sockets that all API servers accept connections from."""
     engine: str
     """The engine's Unix socket."""
-    text: str
-    """The folder with the text side of a GGUF file."""
     hub: str
     """The hub's Unix socket."""
     address: str

@@ -262,7 +262,6 @@ class Supervisor:
             settings=self._settings,
             listening=self._listening,
             engine=str(self._socket),
-            text=str(self._socket.parent / "text"),
             hub=str(self._folder / "hub.sock"),
             address=address,
         )

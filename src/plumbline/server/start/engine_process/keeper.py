@@ -30,7 +30,6 @@ from plumbline.server.start.engine_process.messages import (
     Loading,
     ModelsPlanned,
     Report,
-    Text,
 )
 from plumbline.server.start.explain import StartError
 
@@ -132,7 +131,6 @@ class EngineProcess:
         """Of the first process until it is ready, and its exit status if it ends before."""
         self._lock = threading.Lock()
         self._deaths, self._suspects = Deaths(), Suspects()
-        self._has_text = False
         self._ready: EngineReady | None = None
         self._start_failure: Exception | None = None
         """What the loading thread has taken from the reports."""
@@ -149,16 +147,6 @@ class EngineProcess:
         journal.create(self._journal)
         self._process = self._launch()
 
-    def text_folder(self) -> Path:
-        """Wait until the engine is chosen, and return the folder with the text side of a GGUF file.
-
-        Raises:
-            SettingsError, StartError: the engine cannot be loaded.
-        """
-        while not self._has_text:
-            self._next()
-        return self._private / "text"
-
     def ready(self) -> EngineReady:
         """Wait until the engine takes requests.
 
@@ -173,8 +161,6 @@ class EngineProcess:
         """Take the next report of the start."""
         if self._start_failure is None:
             match found := self._reports.get():
-                case Text():
-                    self._has_text = True
                 case Loading(stage, done, total):
                     report(stage, done, total)
                 case EngineReady():

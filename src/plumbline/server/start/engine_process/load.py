@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from pathlib import Path
 
 import msgspec
 
@@ -43,9 +42,6 @@ class _Elsewhere:
     def __init__(self, process: EngineProcess, settings: Settings) -> None:
         self._process = process
         self._settings = settings
-
-    def text_folder(self) -> Path:
-        return self._process.text_folder()
 
     def engine(self) -> tuple[Engine, str]:
         ready = self._process.ready()

@@ -12,7 +12,7 @@ from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.several import ServerPlan
 from plumbline.server.settings import Settings
 
-__all__ = ["Cleared", "EngineReady", "EngineStart", "Failed", "Loading", "ModelsPlanned", "Report", "Text"]
+__all__ = ["Cleared", "EngineReady", "EngineStart", "Failed", "Loading", "ModelsPlanned", "Report"]
 
 
 class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +33,6 @@ class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of what is refused."""
     suspects: tuple[bytes, ...] = ()
     """Digests of what is reported when it has been computed to its end."""
-
-
-class Text(msgspec.Struct, tag="text", frozen=True):
-    """The engine is chosen, and the files of the text side can be read."""
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
@@ -77,4 +73,4 @@ class ModelsPlanned(msgspec.Struct, tag="planned", frozen=True):
     plan: ServerPlan
 
 
-Report = Text | Loading | EngineReady | Failed | Cleared | ModelsPlanned
+Report = Loading | EngineReady | Failed | Cleared | ModelsPlanned

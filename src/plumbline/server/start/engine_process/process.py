@@ -34,7 +34,6 @@ from plumbline.server.start.engine_process.messages import (
     Loading,
     ModelsPlanned,
     Report,
-    Text,
 )
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
@@ -140,19 +139,15 @@ def _load(start: EngineStart, reports: _Reports) -> tuple[WithAdmission, str]:
 
             build_ahead()
         if gguf is not None:
-            from plumbline.answer.text.gguf import write_text_folder
             from plumbline.engines.llama_cpp.threads import bound_waits
 
             bound_waits()
-            folder = Path(start.private) / "text"
-            if not folder.exists():  # A process before this one has written it.
-                write_text_folder(gguf, folder)
+        from plumbline.answer.text.gguf.vocabulary import read_tokenizer
         from plumbline.answer.text.tokenizer import TextTokenizer
         from plumbline.server.loading.engines import build_engine, choose_engine
 
         choice = choose_engine(start.settings, folder, gguf)
-        reports.send(Text())
-        tokenizer = TextTokenizer.from_folder(folder)
+        tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokenizer(gguf)
         return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
 
 

@@ -20,6 +20,7 @@ from plumbline.engines.native.models.description import (
 )
 from plumbline.engines.native.models.families import describe
 from plumbline.engines.native.models.gguf.architectures import Architecture, architecture_of, config_of
+from plumbline.engines.native.models.gguf.blocks import BLOCKS
 
 __all__ = ["FACTORS", "GgufModel", "read_model"]
 
@@ -45,6 +46,11 @@ class GgufModel:
     def kinds(self) -> frozenset[int]:
         """The types of its matrices, by their number."""
         return frozenset(tensor.kind for tensor in self.tensors.values() if len(tensor.shape) > 1)
+
+    @property
+    def widened(self) -> frozenset[int]:
+        """The types that no kernel reads: such matrices are widened to 16 bits as they are loaded."""
+        return self.kinds - BLOCKS.keys() - {_F32, _F16, _BF16}
 
     @property
     def is_quantised(self) -> bool:
