@@ -49,7 +49,7 @@ def test_instructions_come_first() -> None:
         (
             [{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
               "content": [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]}],
-            [Message(role="assistant", content="ab", parts=("a", "b"))],
+            [Message(role="assistant", content="a\nb", parts=("a", "b"))],
         ),
         ([{"role": "assistant", "content": "a", "phase": "final_answer"}], [Message(role="assistant", content="a")]),
         ([FUNCTION_CALL, OUTPUT], [CALLING, ANSWERED]),

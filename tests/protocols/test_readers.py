@@ -384,8 +384,8 @@ def test_every_role_is_read() -> None:
 
     assert found == (
         Message(role="system", content="s"),
-        Message(role="developer", content="ab", parts=("a", "b")),
-        Message(role="user", content="ab", parts=("a", "b"), name="Ann"),
+        Message(role="developer", content="a\nb", parts=("a", "b")),
+        Message(role="user", content="a\nb", parts=("a", "b"), name="Ann"),
         Message(
             role="assistant", content="words", reasoning="thought", tool_calls=(ToolCall("c1", "f", "{}"),)
         ),

@@ -111,7 +111,7 @@ ids = st.sampled_from(["call_1", "abcdefghi", "ABC123xyz", "functions.f:0"])
 def with_parts(message: Message, parts: tuple[str, ...] | None) -> Message:
     if parts is None:
         return message
-    return Message(role=message.role, content="".join(parts), parts=parts)
+    return Message(role=message.role, content="\n".join(parts), parts=parts)
 
 
 @st.composite

@@ -74,7 +74,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Role
     content: str | None = None
-    """Text parts are joined. None only for an assistant message that consists of tool calls."""
+    """Text parts are joined by line breaks. None only for an assistant message that consists of tool calls."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None

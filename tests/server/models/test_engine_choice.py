@@ -19,6 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.families import FAMILIES
+from plumbline.engines.native.models.gguf.blocks import BLOCKS
+from plumbline.engines.native.models.gguf.description import GgufModel
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
 from plumbline.server.loading import engines
@@ -31,7 +33,6 @@ from plumbline.server.loading.native.memory import loaded_bytes
 from plumbline.server.loading.native.native_model import NativeModel, describe_model, native_dtype
 from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings, SettingsError
-from plumbline_kernels.cpu.library import Library
 
 GGUF = Path("model.gguf")
 
@@ -78,9 +79,8 @@ def test_every_family_runs_on_our_engine_with_or_without_a_gpu(
 
 @pytest.fixture
 def with_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the choice find llama-cpp-python, and take no file for a small one."""
+    """Let the choice find llama-cpp-python."""
     monkeypatch.setattr(engines, "find_spec", lambda name: name if name == "llama_cpp" else None)
-    monkeypatch.setattr(engines, "_SMALL", 0)
 
 
 @pytest.fixture(scope="module")
@@ -98,40 +98,33 @@ def small(folder: Path, kind: GGMLQuantizationType) -> Path:
 
 
 @pytest.mark.usefixtures("with_llama_cpp")
-def test_a_gguf_file_runs_on_our_engine_where_that_is_faster(
+@pytest.mark.parametrize("kind", [GGMLQuantizationType(number) for number in (0, 1, 30, *BLOCKS)])
+def test_a_gguf_file_runs_on_our_engine_if_its_kernels_read_the_weights(
+    kind: GGMLQuantizationType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small(tmp_path, GGMLQuantizationType.F32)
+    with_kind(monkeypatch, kind)
+    assert choose_engine(Settings(), tmp_path, path) == EngineChoice("plumbline", "it supports this file")
+    assert choose_engine(Settings(engine="llama_cpp"), tmp_path, path).name == "llama_cpp"
+    find_a_gpu(monkeypatch)
+    assert choose_engine(Settings(), tmp_path, path).name == "plumbline"
+
+
+def with_kind(monkeypatch: pytest.MonkeyPatch, kind: GGMLQuantizationType) -> None:
+    """Let files have weights of a type."""
+    monkeypatch.setattr(GgufModel, "kinds", property(lambda _: frozenset({0, int(kind)})))
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_weights_that_ours_would_widen_run_on_llama_cpp_unless_an_option_of_ours_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = small(tmp_path, GGMLQuantizationType.Q8_0)
+    path = small(tmp_path, GGMLQuantizationType.F32)
+    with_kind(monkeypatch, GGMLQuantizationType.TQ1_0)
     chosen = choose_engine(Settings(), tmp_path, path)
-    reason = "it is faster than llama.cpp on this processor with weights in Q8_0"
-    assert chosen == EngineChoice("plumbline", reason)
-    assert choose_engine(Settings(engine="llama_cpp"), tmp_path, path).name == "llama_cpp"
-    path = small(tmp_path, GGMLQuantizationType.BF16)
-    for pairs, name in ((True, "plumbline"), (False, "llama_cpp")):
-        monkeypatch.setattr(Library, "multiplies_pairs", pairs)
-        chosen = choose_engine(Settings(), tmp_path, path)
-        assert chosen.name == name
-        assert chosen.reason.endswith("on this processor with weights in BF16")
-
-
-@pytest.mark.usefixtures("with_llama_cpp")
-def test_a_small_model_runs_on_our_engine(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_engine(Settings(), file.parent, file).name == "llama_cpp"
-    monkeypatch.undo()
-    monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    chosen = choose_engine(Settings(), file.parent, file)
-    assert chosen == EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
-
-
-@pytest.mark.usefixtures("with_llama_cpp")
-def test_other_types_of_weights_run_on_llama_cpp_unless_an_option_of_ours_is_given(tmp_path: Path) -> None:
-    path = small(tmp_path, GGMLQuantizationType.Q4_1)
-    chosen = choose_engine(Settings(), tmp_path, path)
-    reason = "it is faster on this processor with weights in Q4_1"
-    assert chosen == EngineChoice("llama_cpp", reason)
-    for given in (Settings(compile="off"), Settings(quantization="int8")):
+    assert chosen == EngineChoice("llama_cpp", "ours would widen the weights in TQ1_0 to 16 bits")
+    for given in (Settings(compile="off"), Settings(quantization="int8"), Settings(engine="plumbline")):
         assert choose_engine(given, tmp_path, path).name == "plumbline"
-    assert choose_engine(Settings(engine="plumbline"), tmp_path, path).name == "plumbline"
 
 
 @pytest.mark.usefixtures("with_llama_cpp")
@@ -167,7 +160,7 @@ def test_without_llama_cpp_a_gguf_file_runs_on_our_engine(
 ) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     chosen = choose_engine(Settings(), file.parent, file)
-    assert chosen == EngineChoice("plumbline", "it supports this file, and llama-cpp-python is not installed")
+    assert chosen == EngineChoice("plumbline", "it supports this file")
 
 
 def test_a_request_of_a_gguf_file_is_as_long_as_the_cache(

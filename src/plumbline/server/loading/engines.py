@@ -64,8 +64,8 @@ class EngineChoice(msgspec.Struct, frozen=True):
 def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     """Choose the engine that `--engine` names, or one that fits the model.
 
-    GGUF files run on our own engine, or on llama.cpp if ours lacks something (`_for_file`). Of other models ours runs what
-    it supports, vLLM the rest where it is installed, transformers otherwise.
+    GGUF files run on our own engine, or on llama.cpp if ours lacks something (`_for_file`). Of other models ours runs
+    what it supports, vLLM the rest where it is installed, transformers otherwise.
 
     Args:
         settings: with `engine`.

@@ -56,7 +56,8 @@ _HAN = r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
 def _marked(lines: str = r"[\r\n]*", spaces: str = _SPACES) -> str:
     """Return the pattern of DeepSeek V3, whose words may begin with a punctuation mark."""
-    return rf"{_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+{lines}|{spaces}"
+    words = r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    return rf"{_PUNCTUATION}[A-Za-z]+|{words}| ?[\p{{P}}\p{{S}}]+{lines}|{spaces}"
 
 
 # Groups of three digits are counted from the end of a number. The number of groups that are looked at is bounded, or a

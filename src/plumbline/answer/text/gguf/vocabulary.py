@@ -137,7 +137,7 @@ class _Facts:
             if (key == _TEMPLATE or key.startswith(f"{_TEMPLATE}.")) and isinstance(value, str)
         }
         if found.keys() <= {"default"}:
-            return {"chat_template": source for source in found.values()}
+            return {"chat_template": found["default"]} if found else {}
         return {"chat_template": [{"name": name, "template": source} for name, source in found.items()]}
 
     @cached_property

@@ -63,8 +63,12 @@ def audio_reference(data: str, kind: str, field: str) -> MediaReference:
 
 
 def joined_text(parts: Iterable[Part]) -> str:
-    """Return the text parts as one text."""
-    return "".join(part for part in parts if isinstance(part, str))
+    """Return the text parts as one text, each on a line of its own, as vLLM and llama.cpp join them.
+
+    >>> joined_text(["What is this?", "Be brief."])
+    'What is this?\\nBe brief.'
+    """
+    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def unread_part(part: Any, field: str, modalities: Collection[str]) -> ApiError:

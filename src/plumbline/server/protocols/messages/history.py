@@ -24,7 +24,7 @@ from plumbline.contract._generated.messages import (
 )
 from plumbline.contract.wire.errors import ApiError, invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import or_default
-from plumbline.server.protocols.common.media import image_reference, joined_text, unread_part
+from plumbline.server.protocols.common.media import image_reference, unread_part
 from plumbline.server.protocols.common.sealing import Sealer, UnsealError
 
 __all__ = ["read_conversation"]
@@ -114,12 +114,12 @@ def _user(
         if block.is_error is True:
             parts = (_FAILED, *parts)
         yield Message(
-            role="tool", content=joined_text(parts), parts=_several(parts), tool_call_id=block.tool_use_id
+            role="tool", content=_text(parts), parts=_several(parts), tool_call_id=block.tool_use_id
         )
     _check_answered(open_calls)
     if rest:
         parts = _parts(rest, modalities)
-        yield Message(role="user", content=joined_text(parts), parts=_several(parts))
+        yield Message(role="user", content=_text(parts), parts=_several(parts))
 
 
 def _several(parts: tuple[Part, ...]) -> tuple[Part, ...] | None:
@@ -161,7 +161,12 @@ def _image(block: ImageBlockParam, where: str) -> MediaReference:
 
 
 def _joined(blocks: Sequence[_Block]) -> str:
-    return joined_text(_parts(blocks, ()))
+    return _text(_parts(blocks, ()))
+
+
+def _text(parts: tuple[Part, ...]) -> str:
+    """Return the text of parts, which are lines already (`_parts`)."""
+    return "".join(part for part in parts if isinstance(part, str))
 
 
 @dataclass(slots=True)
