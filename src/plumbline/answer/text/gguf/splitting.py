@@ -38,7 +38,7 @@ def _words(numbers: str = r"\p{N}", suffixes: str = _SUFFIXES + "|", spaces: str
 
 
 def _cased(numbers: str, suffixes: str = _SUFFIXES + "?", but: str = "") -> str:
-    """Return the pattern of o200k_base, whose words are cut before a capital letter."""
+    """Return the pattern of o200k_base, whose words are cut between a small and a capital letter."""
     upper, lower = (rf"[\p{{L{case}}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]" for case in "ul")
     lower = lower.replace(r"\p{Lt}", "")
     first = r"[^\r\n\p{L}\p{N}]?"

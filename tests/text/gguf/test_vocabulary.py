@@ -1,0 +1,156 @@
+"""The vocabulary of a GGUF file.
+
+Laws:
+- The ids of a text are those of the definition, merge by merge.
+- A control token comes from itself in a prompt, never from the text of a message.
+- What a file leaves unused is text.
+- A kind of vocabulary or of splitting that is not known is refused by its name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.weights.gguf_vocabularies import encode_byte_level, encode_sentencepiece
+from tokenizers import Regex, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from plumbline.answer.text.gguf.splitting import SPLITS
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer
+from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.base.gguf_file import read_metadata
+
+from .test_file import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, write_vocabulary
+
+UNUSED = 5
+ALPHABET = bytes_to_unicode()
+CONTROLS = ("<s>", "<|im_end|>", "<｜end▁of▁sentence｜>", "[END]", "\n\n", "x")
+words = st.text(alphabet="ab ▁", min_size=2, max_size=4)
+
+
+@st.composite
+def sentencepieces(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the metadata of a SentencePiece vocabulary in which no two pieces have the same score."""
+    pieces = draw(st.lists(words.map(lambda word: word.replace(" ", "▁")), unique=True, max_size=10))
+    pieces = ["▁", "a", "b", *pieces]
+    order = draw(st.permutations(range(len(pieces))))
+    return {
+        "model": "llama",
+        "tokens": ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces],
+        "kinds": [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces)],
+        "scores": [0.0] * 259 + [-float(place) for place in order],
+        "add_space_prefix": draw(st.booleans()),
+    }
+
+
+@st.composite
+def byte_level(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the metadata of a byte-level vocabulary whose tokens are made by merges, and one that no merge makes."""
+    tokens, merges = [*ALPHABET.values(), "ab"], ["a b"]
+    for _ in range(draw(st.integers(0, 12))):
+        known = st.sampled_from(["a", "b", "1", "Ġ", "Ċ", *tokens[256:]])
+        first, second = draw(known), draw(known)
+        if first + second not in tokens:
+            tokens.append(first + second)
+            merges.append(f"{first} {second}")
+    if "ab1" not in tokens:
+        tokens.append("ab1")
+    pre = draw(st.sampled_from([name for name, splitting in SPLITS.items() if splitting.as_bytes]))
+    return {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": tokens,
+        "kinds": [NORMAL] * len(tokens),
+        "merges": merges,
+    }
+
+
+def written(folder: Path, *, tokens: list[str], kinds: list[int], **keys: object) -> Path:
+    return write_vocabulary(folder / "a.gguf", tokens, kinds, **keys)
+
+
+@given(sentencepieces(), st.text(alphabet="ab é\n▁", max_size=12))
+def test_the_pair_with_the_best_score_is_merged_first(vocabulary: dict[str, Any], text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), **vocabulary)
+        metadata = read_metadata(path, lambda _: True)
+        assert read_tokenizer(path).encode_text(text) == encode_sentencepiece(metadata, text)
+
+
+@given(byte_level(), st.text(alphabet="ab1 \né", max_size=12))
+def test_the_merge_that_is_named_first_is_made_first(vocabulary: dict[str, Any], text: str) -> None:
+    splitting = SPLITS[vocabulary["pre"]]
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitting.patterns]
+    pieces = [piece for piece, _ in pre_tokenizers.Sequence(splits).pre_tokenize_str(text)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), **vocabulary)
+        metadata = read_metadata(path, lambda _: True)
+        found = read_tokenizer(path).encode_text(text)
+    assert found == encode_byte_level(metadata, pieces, ALPHABET, whole_words=splitting.whole_words)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "gemma4"])
+def with_markers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    """A vocabulary of each kind with control tokens, one that a user may write, and one that is unused."""
+    base, kind = [f"<0x{byte:02X}>" for byte in range(256)], BYTE
+    if request.param == "gpt2":  # Its alphabet would have the control token of one letter.
+        base, kind = [char if char != "x" else "[x]" for char in ALPHABET.values()], NORMAL
+    tokens = [*base, *CONTROLS, "<think>", "<unused7>", "Zz", "Z", "z"]
+    kinds = [*[kind] * 256, *[CONTROL] * len(CONTROLS), USER_DEFINED, UNUSED, *[NORMAL] * 3]
+    tokens = tokens[:-2] if request.param == "gpt2" else tokens
+    kinds = kinds[: len(tokens)]
+    keys = {"llama": {"scores": [0.0] * len(tokens)}}.get(request.param, {"merges": ["Z z"]})
+    folder = tmp_path_factory.mktemp("markers")
+    path = written(
+        folder, tokens=tokens, kinds=kinds, model=request.param, pre="qwen2", add_space_prefix=False, **keys
+    )
+    return read_tokenizer(path)
+
+
+@pytest.mark.parametrize("text", CONTROLS)
+def test_a_control_token_is_itself_in_a_prompt_only(with_markers: TextTokenizer, text: str) -> None:
+    number = with_markers.added[text]
+    assert number in with_markers.special_ids
+    assert with_markers.encode_rendered(text) == [number]
+    assert with_markers.visible_table[number] == b""
+    if len(text) > 1:  # The guard puts another character in the place of one alone.
+        assert number not in with_markers.encode_text(text)
+
+
+def test_a_token_that_a_user_may_write_is_read_and_shown(with_markers: TextTokenizer) -> None:
+    number = with_markers.added["<think>"]
+    assert with_markers.encode_generated("<think>") == with_markers.encode_rendered("<think>") == [number]
+    assert number not in with_markers.special_ids
+    assert with_markers.visible_table[number] == b"<think>"
+
+
+def test_what_a_file_leaves_unused_is_text(with_markers: TextTokenizer) -> None:
+    assert "<unused7>" not in with_markers.added
+    ids = with_markers.encode_rendered("<unused7>")
+    assert len(ids) > 1
+    assert with_markers.decode(ids) == "<unused7>"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"model": "bert"}, "a.gguf: .*'bert'.*tokenizer.ggml.model"),
+        ({"model": "t5"}, "'t5'"),
+        ({"model": "gpt2", "pre": "gpt-9", "merges": ["a b"]}, "'gpt-9'.*tokenizer.ggml.pre"),
+        ({"model": "gpt2", "pre": "qwen2"}, "has no merges"),
+        ({"model": "llama"}, "fewer scores than tokens"),
+        ({"model": "gpt2", "pre": "qwen2", "merges": ["a a"]}, "cannot be used: .*out of vocabulary"),
+        ({"model": "gpt2", "pre": "qwen2", "merges": ["a b"], "tokens": ["a", "b", "b"]}, "same text"),
+        ({"model": "gpt2", "pre": "qwen2", "merges": ["a b"], "tokens": []}, "has no tokens"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    tokens = keys.pop("tokens", ["a", "b", "ab"])
+    path = written(tmp_path, tokens=tokens, kinds=[NORMAL] * len(tokens), **keys)
+    with pytest.raises(UnsupportedTokenizerError, match=message):
+        read_tokenizer(path)
