@@ -194,6 +194,13 @@ def templates(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def real(session: nox.Session) -> None:
+    """Try published files: all parts, or `-- vocabularies`, `models`, `served`; `--models FOLDER` has the models."""
+    paths = os.pathsep.join(("tests", "conformance"))
+    Environment(session, DEV).run("python", "-m", "real", *session.posargs, PYTHONPATH=paths)
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style, complexity and imports between packages; `-- --fix` fixes what it can."""
     environment = Environment(session, DEV)

@@ -14,51 +14,56 @@ from typing import Any
 __all__ = ["encode_byte_level", "encode_sentencepiece"]
 
 
-def encode_sentencepiece(metadata: Mapping[str, Any], text: str) -> list[int]:
-    """Return the ids of a text without added tokens."""
+def encode_sentencepiece(metadata: Mapping[str, Any]) -> Callable[[str], list[int]]:
+    """Return the encoder of texts without added tokens."""
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
     kinds = metadata["tokenizer.ggml.token_type"]
     ids = {token: number for number, token in enumerate(tokens) if kinds[number] in (1, 4)}
-    if metadata.get("tokenizer.ggml.add_space_prefix", True) and text:
-        text = " " + text
-
-    def rank(pair: str) -> float | None:
-        return -scores[ids[pair]] if pair in ids else None
-
-    symbols = _merged(list(text.replace(" ", "\u2581")), lambda first, second: rank(first + second))
     bytes_of = {token: number for number, token in enumerate(tokens) if kinds[number] == 6}
-    return [
-        number
-        for symbol in symbols
-        for number in (
-            [ids[symbol]] if symbol in ids else [bytes_of[f"<0x{b:02X}>"] for b in symbol.encode()]
-        )
-    ]
+    prefix = " " if metadata.get("tokenizer.ggml.add_space_prefix", True) else ""
+
+    def rank(first: str, second: str) -> float | None:
+        number = ids.get(first + second)
+        return None if number is None else -scores[number]
+
+    def encode(text: str) -> list[int]:
+        symbols = _merged(list((prefix + text if text else "").replace(" ", "\u2581")), rank)
+        return [
+            number
+            for symbol in symbols
+            for number in (
+                [ids[symbol]] if symbol in ids else [bytes_of[f"<0x{byte:02X}>"] for byte in symbol.encode()]
+            )
+        ]
+
+    return encode
 
 
 def encode_byte_level(
-    metadata: Mapping[str, Any], words: Sequence[str], alphabet: Mapping[int, str], *, whole_words: bool
-) -> list[int]:
-    """Return the ids of the words of a text, which are split already.
+    metadata: Mapping[str, Any], alphabet: Mapping[int, str], *, whole_words: bool
+) -> Callable[[Sequence[str]], list[int]]:
+    """Return the encoder of texts that are split into words already.
 
     Args:
         metadata: of the file.
-        words: of the text.
         alphabet: the character of each byte.
         whole_words: whether a word that is a token is not taken apart.
     """
     ids = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     ranks = {merge: rank for rank, merge in enumerate(merges)}
-    found: list[int] = []
-    for word in words:
-        symbols = [alphabet[byte] for byte in word.encode()]
-        if not (whole_words and "".join(symbols) in ids):
-            symbols = _merged(symbols, lambda first, second: ranks.get((first, second)))
-        else:
-            symbols = ["".join(symbols)]
-        found += [ids[symbol] for symbol in symbols]
-    return found
+
+    def symbols_of(word: str) -> list[str]:
+        # Falcon's vocabulary lacks some control characters: they are left out.
+        symbols = [alphabet[byte] for byte in word.encode() if alphabet[byte] in ids]
+        if whole_words and "".join(symbols) in ids:
+            return ["".join(symbols)]
+        return _merged(symbols, lambda first, second: ranks.get((first, second)))
+
+    def encode(words: Sequence[str]) -> list[int]:
+        return [ids[symbol] for word in words for symbol in symbols_of(word)]
+
+    return encode
 
 
 def _merged(symbols: list[str], rank: Callable[[str, str], float | None]) -> list[str]:

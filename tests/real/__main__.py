@@ -1,0 +1,55 @@
+"""Try published files: `python -m real [vocabularies] [models] [served] [--models FOLDER]`.
+
+`vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references, `models`
+those of three published models, `served` starts a server with each model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .files import models, vocabularies
+from .served import serve
+from .vocabulary import Verdict, judge
+
+HOME = Path(__file__).parents[2] / ".nox" / "real"
+PARTS = ("vocabularies", "models", "served")
+REFUSED = frozenset({"ggml-vocab-bert-bge.gguf", "ggml-vocab-nomic-bert-moe.gguf"})
+"""Vocabularies of models that only embed texts."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run parts, and print a line for each file; return 1 if something is wrong."""
+    parser = argparse.ArgumentParser(prog="nox -s real --", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {', '.join(PARTS)}")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="the model files; default: the hub")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.parts) - set(PARTS)):
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    parts, wrong = options.parts or list(PARTS), 0
+    if "vocabularies" in parts:
+        for file in vocabularies(HOME):
+            found = judge(file)
+            if found.refused != (file.name in REFUSED):
+                found.problems.append("refused, or read, against what is expected")
+            wrong += _report(file.name, found)
+    chosen = models(options.models) if {"models", "served"} & set(parts) else []
+    for model, file in chosen:
+        if "models" in parts:
+            wrong += _report(model.name, judge(file))
+        if "served" in parts:
+            wrong += _report(model.name, serve(model, file))
+    return int(wrong > 0)
+
+
+def _report(name: str, found: Verdict) -> int:
+    print(f"{'WRONG' if found.problems else 'ok':5}  {name}: {found.line}", flush=True)
+    for problem in found.problems:
+        print(f"       {problem}", flush=True)
+    return len(found.problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

