@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 __all__ = ["KEY", "MODEL", "DidNotStart", "free_port", "launched_server"]
 
@@ -37,7 +36,7 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
         DidNotStart: the server exited or was not healthy in time.
     """
     port = free_port()
-    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "plumbline", "serve", "--port", str(port)]
     folder = tempfile.TemporaryDirectory()
     command += ["--store", f"{folder.name}/responses.db", *options]
     if program:

@@ -21,7 +21,7 @@ __all__ = ["Verdict", "judge"]
 _BETWEEN = "\n__ggml_vocab_test__\n"
 _TEXTS = 2_000
 _UNUSED = 5
-LOSSY = {"ggml-vocab-falcon.gguf": 1, "ggml-vocab-deepseek-llm.gguf": 12}
+LOSSY = {"ggml-vocab-falcon.gguf": 4, "ggml-vocab-deepseek-llm.gguf": 12}
 """Drawn texts that may differ from llama.cpp: bytes without a token, and classes of white space in its patterns."""
 
 

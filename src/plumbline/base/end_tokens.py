@@ -154,14 +154,15 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
     kinds: list[int] = metadata.get("tokenizer.ggml.token_type", [])
     named = {metadata.get(key) for key in _KEYS}
     found = {token for token in named if isinstance(token, int) and 0 <= token < len(tokens)}
-    kind_of = dict(enumerate(kinds))
-    ids = {text: number for number, text in enumerate(tokens) if text}
+    known = _known(set(tokens))
+    wanted = known | _OF_GAPS
+    ids = {text: number for number, text in enumerate(tokens) if text in wanted}
+    kind_of = {number: kinds[number] for number in ids.values() if number < len(kinds)}
     template = "\n".join(
         value
         for key, value in metadata.items()
         if key.startswith("tokenizer.chat_template") and isinstance(value, str)
     )
-    known = _known(ids)
     for text in known:
         kind = kind_of.get(ids[text])
         if kind == _CONTROL or CONTROL_FORM.fullmatch(text) or text in template:

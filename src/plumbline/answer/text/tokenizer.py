@@ -52,7 +52,6 @@ class TextTokenizer:
         visible_table: the same, without the bytes of control tokens.
         special_ids: ids of control tokens, which are not part of an answer's text.
         added: ids of added tokens, control or not, by their text.
-        control: the added tokens that are control tokens.
         fill_in: the tokens for filling in the middle; None if the tokenizer has no such tokens.
         bos_token: the text of the sequence start, for templates; None if there is none.
         eos_token: the same of the sequence end.
@@ -102,10 +101,6 @@ class TextTokenizer:
         special = {number for number, token in added.items() if token.special}
         special |= {self.added[text] for text in self.named.values() if text in self.added}
         self.special_ids = frozenset(special)
-        self.control = TokenPattern(text for text, number in self.added.items() if number in special)
-        self._generated_splitter = pattern_of(
-            {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
-        )
         self._added_ids = frozenset(self.added.values())
         self.table = _byte_table(vocab, definition.get("decoder"), self.vocab_size, self.added)
         self.visible_table = self._without_special()
@@ -244,6 +239,16 @@ class TextTokenizer:
             len(before) if ids[: len(before)] == before else 0,
             len(after) if after and ids[-len(after) :] == after else 0,
         )
+
+    @cached_property
+    def control(self) -> TokenPattern:
+        """The added tokens that are control tokens."""
+        return TokenPattern(text for text, number in self.added.items() if number in self.special_ids)
+
+    @cached_property
+    def _generated_splitter(self) -> re.Pattern[str] | None:
+        others = (text for text, number in self.added.items() if number not in self.special_ids)
+        return pattern_of({text: re.escape(text) for text in others})
 
     @cached_property
     def blank_ids(self) -> frozenset[int]:

@@ -66,7 +66,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "plumbline", "vllm", "llama_cpp", "transformers"],
         _model(
             "what runs the model; auto takes our engine (plumbline) for models that it supports, else vllm if it is "
-            "installed, else transformers; for GGUF files llama_cpp, or plumbline where that is faster"
+            "installed, else transformers; for GGUF files plumbline, or llama_cpp for what that lacks"
         ),
     ] = "auto"
     engine_args: Annotated[

@@ -31,8 +31,8 @@ _INTRODUCTION = """\
 
 `plumbline list --supported` prints this page in short. A model is recognised by the `model_type` of its
 `config.json`. `--engine auto` takes our engine for the models of the first table and [another engine](engines.md) for
-the rest. For GGUF files it takes llama.cpp, or our engine where
-[that is faster](native-engine.md#gguf-files-on-our-engine).
+the rest. GGUF files run on our engine, or on llama.cpp if
+[ours lacks something](native-engine.md#gguf-files-on-our-engine).
 
 ## Models of our engine
 
