@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tokenizers.models import Model
 
 from plumbline.answer.text.fill_in import fill_in_tokens
 from plumbline.answer.text.guard import Guard, TokenPattern, pattern_of
+from plumbline.answer.text.token_bytes import UnsupportedTokenizerError, byte_table
 from plumbline.answer.text.tokenizer_files import TokenizerFileError, add_tokens, named_tokens, read_config
 from plumbline.base.workers.panics import panics
 
@@ -33,10 +34,6 @@ _PROBES = ("a", "b c", "1", "\n", "\u4e00")
 _MOST_TOKENS = 2**20
 """Four times the largest vocabulary of today. A file of a few bytes may give a token the id 2**32 - 1, and the tables
 have an entry for every id."""
-
-
-class UnsupportedTokenizerError(ValueError):
-    """The folder's tokenizer is not supported; the message names what is missing."""
 
 
 class UnencodableTextError(ValueError):
@@ -102,7 +99,7 @@ class TextTokenizer:
         special |= {self.added[text] for text in self.named.values() if text in self.added}
         self.special_ids = frozenset(special)
         self._added_ids = frozenset(self.added.values())
-        self.table = _byte_table(vocab, definition.get("decoder"), self.vocab_size, self.added)
+        self.table = byte_table(vocab, definition.get("decoder"), self.vocab_size, self.added)
         self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token, self.eos_token = self.named.get("bos_token"), self.named.get("eos_token")
@@ -325,53 +322,6 @@ def _set_around(whole: FastTokenizer) -> tuple[list[int], list[int]]:
     return ids[:before], ids[before + len(plain) :]
 
 
-def _byte_table(
-    vocab: Mapping[str, int], decoder: Any, vocab_size: int, added: Mapping[str, int]
-) -> list[bytes]:
-    """Return the bytes of every id, by the rule of the tokenizer's decoder."""
-    to_bytes = _token_decoder(decoder)
-    table = [b""] * vocab_size
-    for text, token_id in vocab.items():
-        table[token_id] = to_bytes(text)
-    for text, token_id in added.items():
-        table[token_id] = text.encode()
-    return table
-
-
-def _token_decoder(decoder: Any) -> Callable[[str], bytes]:
-    kinds = set(_decoder_kinds(decoder))
-    if "ByteLevel" in kinds:
-        return _byte_level_decoder()
-    if kinds & {"ByteFallback", "Metaspace", "Replace"}:
-        return _sentencepiece_bytes
-    raise UnsupportedTokenizerError(
-        f"The tokenizer's decoder {sorted(kinds) or None} is neither byte-level nor of the SentencePiece kind."
-    )
-
-
-def _byte_level_decoder() -> Callable[[str], bytes]:
-    alphabet = _byte_alphabet()
-    # Texts of the alphabet, which are nearly all, become bytes as Latin-1; characters outside of it fail there.
-    outside = {byte: "\uffff" for byte in range(256) if chr(byte) not in alphabet}
-    to_latin = str.maketrans(outside | {ord(char): chr(byte) for char, byte in alphabet.items()})
-
-    def to_bytes(text: str) -> bytes:
-        try:
-            return text.translate(to_latin).encode("latin-1")
-        except UnicodeEncodeError:
-            return b"".join(bytes([alphabet[char]]) if char in alphabet else char.encode() for char in text)
-
-    return to_bytes
-
-
-def _decoder_kinds(decoder: Any) -> list[str]:
-    if not isinstance(decoder, Mapping):
-        return []
-    if decoder.get("type") == "Sequence":
-        return [kind for part in decoder.get("decoders", []) for kind in _decoder_kinds(part)]
-    return [str(decoder.get("type"))]
-
-
 def _for_later_pieces(pre_tokenizer: Any) -> Any:
     """Return the pre-tokenizer for text after an added token, which adds no space before the first word."""
     if not isinstance(pre_tokenizer, Mapping):
@@ -399,17 +349,3 @@ def _drops_first_space(decoder: Any) -> bool:
             return bool(decoder.get("prepend_scheme", "always") != "never")
         case _:
             return False
-
-
-def _sentencepiece_bytes(text: str) -> bytes:
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        return bytes([int(text[3:5], 16)])
-    return text.replace("\u2581", " ").encode()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the printable character for each byte in byte-level BPE (GPT-2); printable Latin-1 maps to itself."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {chr(byte): byte for byte in printable}
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
