@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plumbline.answer.text.gguf.vocabulary import read_tokenizer, write_text_folder
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline.base.gguf_file import GgufError, read_metadata
@@ -26,7 +26,7 @@ OURS = TextTokenizer.from_folder(MODEL_DIR)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf")
     write(MODEL_DIR, path / "pocket.gguf")
-    write_text_folder(path / "pocket.gguf", path)
+    read_tokenizer(path / "pocket.gguf", path)
     return path
 
 

@@ -22,7 +22,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plumbline.answer.text.gguf.splitting import SPLITS
 from plumbline.answer.text.gguf.vocabulary import read_tokenizer
-from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 from plumbline.base.gguf_file import read_metadata
 
 from .test_file import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, write_vocabulary
@@ -154,3 +154,21 @@ def test_what_cannot_be_read_is_refused_by_name(keys: dict[str, Any], message: s
     path = written(tmp_path, tokens=tokens, kinds=[NORMAL] * len(tokens), **keys)
     with pytest.raises(UnsupportedTokenizerError, match=message):
         read_tokenizer(path)
+
+
+@given(byte_level() | sentencepieces(), st.data())
+def test_a_changed_file_is_refused_with_its_name_or_read(
+    vocabulary: dict[str, Any], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), **vocabulary)
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 3))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        try:
+            read_tokenizer(path).encode_prompt("ab 1")
+        except UnsupportedTokenizerError as error:
+            assert "a.gguf" in str(error)
+        except UnencodableTextError:
+            pass

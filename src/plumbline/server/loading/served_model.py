@@ -20,7 +20,7 @@ from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.answer.dialects.registry import DialectChoice, UnknownDialectError, choose
-from plumbline.answer.text.gguf.vocabulary import read_tokenizer, write_text_folder
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 from plumbline.answer.text.prompts.deepseek import ModelTexts
 from plumbline.answer.text.prompts.encoders import PromptFormat
 from plumbline.answer.text.prompts.families import prompt_encoder
@@ -106,7 +106,6 @@ def load(settings: Settings, engine: Engine | Elsewhere | None = None) -> Served
     if engine is None:
         bound_waits()
     with TemporaryDirectory() as folder:
-        write_text_folder(gguf, Path(folder))
         return _load(settings, Path(folder), gguf, engine)
 
 
@@ -140,7 +139,7 @@ def _load(
 
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (model_name(folder, gguf, settings),)
-    tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokenizer(gguf)
+    tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokenizer(gguf, folder)
     if gguf is None and folder != MODEL_DIR:
         _warn_of_other_ids(folder)
     with rendering_now() as rendering:

@@ -22,7 +22,7 @@ from plumbline.base.end_tokens import file_ends, is_end_key
 from plumbline.base.gguf_file import GgufError, read_metadata
 from plumbline.base.workers.panics import panics
 
-__all__ = ["read_tokenizer", "write_text_folder"]
+__all__ = ["read_tokenizer"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """Values of `tokenizer.ggml.token_type`."""
@@ -40,16 +40,22 @@ _BYTE_LEVEL: Mapping[str, Any] = {
 }
 
 
-def read_tokenizer(file: Path) -> TextTokenizer:
+def read_tokenizer(file: Path, folder: Path | None = None) -> TextTokenizer:
     """Return the tokenizer of a GGUF file.
+
+    Args:
+        file: the file.
+        folder: takes its chat templates and named tokens, as the files of a model folder.
 
     Raises:
         UnsupportedTokenizerError: the file cannot be read, or has a kind of vocabulary that is not supported.
     """
-    facts = _read(file)
     try:
+        facts = _Facts(read_metadata(file, _Facts.needs))
         with panics(UnsupportedTokenizerError, f"the vocabulary of {file.name} cannot be used"):
-            return TextTokenizer(facts.definition(), config=facts.config(), model=facts.model())
+            found = TextTokenizer(facts.definition(), config=facts.config(), model=facts.model())
+    except GgufError as error:
+        raise UnsupportedTokenizerError(f"{file.name} cannot be read: {error}") from error
     except UnsupportedTokenizerError as error:
         raise UnsupportedTokenizerError(f"{file.name}: {error}") from error
     except Exception as error:  # A broken file fails in many ways, and the library raises no narrower type.
@@ -57,26 +63,10 @@ def read_tokenizer(file: Path) -> TextTokenizer:
         raise UnsupportedTokenizerError(
             f"the vocabulary of {file.name} cannot be used: {type(error).__name__}: {reason}"
         ) from error
-
-
-def write_text_folder(file: Path, folder: Path) -> None:
-    """Write the chat templates and the named tokens of a GGUF file as the files of a model folder.
-
-    Raises:
-        UnsupportedTokenizerError: the file cannot be read.
-    """
-    facts = _read(file)
-    folder.mkdir(exist_ok=True)
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(facts.config() | facts.templates(), ensure_ascii=False), "utf-8"
-    )
-
-
-def _read(file: Path) -> _Facts:
-    try:
-        return _Facts(read_metadata(file, _Facts.needs))
-    except GgufError as error:
-        raise UnsupportedTokenizerError(f"{file.name} cannot be read: {error}") from error
+    if folder is not None:
+        config = json.dumps(facts.config() | facts.templates(), ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(config, "utf-8")
+    return found
 
 
 class _Facts:
