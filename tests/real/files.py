@@ -90,6 +90,11 @@ def models(given: Path | None) -> list[tuple[Model, Path]]:
         path = given / model.name if given is not None else _of_hub(model)
         if path is None or not path.is_file():
             print(f"{model.name}: not tried, it is not there: give its folder with --models", file=sys.stderr)
+        elif _sum(path) != model.sha256 and given is None:
+            print(
+                f"{model.hub}: not tried, the hub has another file now: give its folder with --models",
+                file=sys.stderr,
+            )
         elif _sum(path) != model.sha256:
             raise ValueError(f"{path} has other bytes than expected ({model.sha256})")
         else:
