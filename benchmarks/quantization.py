@@ -15,7 +15,7 @@ from plumbline_kernels.attention import AttentionBatch
 from plumbline_kernels.cpu.library import load
 from plumbline_training.evaluate import cases
 
-__all__ = ["measure"]
+__all__ = ["FORMATS", "measure", "score"]
 
 POCKET = Path(__file__).parents[1] / "src/plumbline/pocket/model"
 FORMATS = {"none": 0, "int8": 8, "int4": 4}
@@ -29,7 +29,7 @@ def measure(count: int = 60) -> list[dict[str, Any]]:
     chosen: list[torch.Tensor] = []
     for name, bits in FORMATS.items():
         model = load_model(POCKET, torch.bfloat16, library=load(), bits=bits)
-        results = [_score(model, prompt, answer) for prompt, answer in samples]
+        results = [score(model, prompt, answer) for prompt, answer in samples]
         loss = torch.cat([loss for loss, _ in results])
         choices = [choice for _, choice in results]
         chosen = chosen or choices
@@ -63,7 +63,7 @@ def _samples(count: int) -> Iterator[tuple[list[int], list[int]]]:
 
 
 @torch.inference_mode()
-def _score(model: Transformer, prompt: list[int], answer: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def score(model: Transformer, prompt: list[int], answer: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the negative log-likelihood of each token of the answer, and the likeliest token at its place."""
     tokens = torch.tensor(prompt + answer)
     count = len(tokens)

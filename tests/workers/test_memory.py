@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import threading
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.base.workers.memory import Trimmer, resident, trim
+from plumbline.base.workers.memory import Trimmer, forget, resident, trim
 
 MB = 1024**2
+
+
+def test_pages_of_a_file_go_back_and_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 64 * MB)
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    view = (ctypes.c_char * len(data)).from_buffer(data)
+    assert data.find(b"y") == -1
+    before = resident()
+    forget(ctypes.addressof(view), len(data))
+    assert before - resident() > 60 * MB
+    assert data.find(b"y") == -1
+
+
+def test_memory_that_is_no_file_is_left_alone() -> None:
+    data = mmap.mmap(-1, MB)
+    data.write(b"x" * MB)
+    forget(ctypes.addressof((ctypes.c_char * MB).from_buffer(data)), MB)
+    assert data[:] == b"x" * MB
 
 
 def test_what_threads_have_freed_goes_back() -> None:

@@ -69,6 +69,7 @@ class Tile {
   alignas(64) float o_[FEW_ROWS * MAX_DIM];
   alignas(64) F total_[TILE_ROWS];
   float top_[TILE_ROWS];
+  const T *keys_[KEYS], *values_[KEYS];  // Of the next block, by key; null past the sequence.
 
   static U words(const T* from) {
     if constexpr (PER == 1) return (U)load(from);
@@ -118,18 +119,20 @@ class Tile {
 #endif
   }
 
-  void pack(const Attention<T>& a, const int32_t* table, long head, long first, long stop) {
-    const T *k[KEYS], *v[KEYS];
+  // Find the keys and values of a block, and have them fetched while the block before is computed.
+  void find(const Attention<T>& a, const int32_t* table, long head, long first, long stop) {
     for (int i = 0; i < KEYS; i++) {
       long position = first + i;
-      k[i] = v[i] = nullptr;
+      keys_[i] = values_[i] = nullptr;
       if (position >= stop) continue;  // What is past the sequence may be NaN, so it is not read.
       long slot = table[position / a.block_size] * a.block_size + position % a.block_size;
-      k[i] = a.k_cache + (slot * a.kv_heads + head) * a.dim;
-      v[i] = a.v_cache + (slot * a.kv_heads + head) * a.dim;
+      keys_[i] = a.k_cache + (slot * a.kv_heads + head) * a.dim;
+      values_[i] = a.v_cache + (slot * a.kv_heads + head) * a.dim;
+      for (long at = 0; at < a.dim; at += 64 / sizeof(T)) {
+        __builtin_prefetch(keys_[i] + at, 0, 2);
+        __builtin_prefetch(values_[i] + at, 0, 2);
+      }
     }
-    pack_keys(k, a.dim);
-    pack_values(v, a.dim);
   }
 
   // Turn the scores of a block, in row `at` of the buffers, into weights. If the row's maximum grows, rescale what it has
@@ -181,8 +184,13 @@ class Tile {
     long earliest = first_key(first);
     const auto last_key = [&](long query) { return a.reach ? a.reach[base + query] : context + query; };
     long skipped = first;  // Queries before it have no key in a block.
-    for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block <= last_key(stop - 1); block += KEYS) {
-      pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
+    const int32_t* table = a.tables + sequence * a.table_width;
+    long block = earliest > 0 ? earliest / KEYS * KEYS : 0;
+    find(a, table, head, block, seq_len);
+    for (; block <= last_key(stop - 1); block += KEYS) {
+      pack_keys(keys_, dim);
+      pack_values(values_, dim);
+      if (block + KEYS <= last_key(stop - 1)) find(a, table, head, block + KEYS, seq_len);
       while (last_key(skipped) < block) skipped++;
       for (int from = (skipped - first) * shared; from < rows; from += SCORED_ROWS) {
         int count = rows - from < SCORED_ROWS ? rows - from : SCORED_ROWS;

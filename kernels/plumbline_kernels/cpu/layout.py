@@ -27,14 +27,14 @@ CONSTANTS = {
 class MatrixStruct(Struct):
     """A packed weight with its bias; see product.h and quantized.h."""
 
-    weight: Anything
-    bias: Anything
-    scales: Anything
-    shifts: Anything
-    outputs: int
-    inputs: int
-    group: int  # inputs that share a scale
-    bits: int  # 8 or 4; 0 for the type of the inputs
+    weight: Anything = None
+    bias: Anything = None
+    scales: Anything = None
+    shifts: Anything = None
+    outputs: int = 0
+    inputs: int = 0
+    group: int = 0  # inputs that share a scale
+    bits: int = 0  # 8, 6, 5 or 4; 0 for the type of the inputs
 
 
 Matrices = Annotated[Sequence[MatrixStruct], "const Matrix*"]
@@ -186,10 +186,11 @@ class DrawsStruct(Struct):
 
 @declare
 class EmbedOp(KernelOperation):
-    """Look up the step's tokens in a table [V, width], times a factor."""
+    """Look up the step's tokens in a table [V, width], which may be packed instead, times a factor."""
 
     buffers = 2  # Second embeddings may be as wide as the first ones, which are the residual stream.
-    table: Rows
+    table: Rows = None
+    packed: MatrixStruct = MatrixStruct()
     out: Out = None
     width: int
     factor: float = 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,9 +21,9 @@ __all__ = ["Library", "PackedWeight", "load"]
 
 _DTYPES = (torch.bfloat16, torch.float32)
 _ROUNDED_AT_ONCE = 4096
-"""Rows of a weight; a multiple of a panel."""
-_GROUPS = {8: (128, 64, 32, 16), 4: (32, 16)}
-"""Inputs that share a scale, by the bits of a weight: the first number that divides the inputs."""
+"""Rows of a weight."""
+_GROUPS = (128, 64, 32, 16)
+"""Inputs that may share a scale; the first number that divides the inputs does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class PackedWeight:
     outputs: int
     inputs: int
     bits: int = 0
-    """8 or 4; 0 for the type of the model."""
+    """8, 6, 5 or 4; 0 for the type of the model."""
     group: int = 0
     """Inputs that share a scale."""
     scales: Tensor | None = None
@@ -78,7 +77,22 @@ class Library:
         functions.plumbline_run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
         functions.plumbline_logits.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_int32] * 2]
         functions.plumbline_draw.argtypes = [ctypes.c_void_p]
-        for function in (functions.plumbline_run, functions.plumbline_logits, functions.plumbline_draw):
+        functions.plumbline_pack.argtypes = [
+            ctypes.c_void_p,
+            *[ctypes.c_int64] * 2,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+        ]
+        functions.plumbline_fit.argtypes = [
+            ctypes.c_void_p,
+            *[ctypes.c_int64] * 3,
+            ctypes.c_int32,
+            *[ctypes.c_void_p] * 3,
+            ctypes.c_int32,
+        ]
+        for name in ("run", "logits", "draw", "pack", "fit"):
+            function = getattr(functions, f"plumbline_{name}")
             function.restype = _raise_without_memory
         self.run = functions.plumbline_run
         self._logits = functions.plumbline_logits
@@ -115,8 +129,9 @@ class Library:
         """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros.
 
         Args:
-            weight: bf16 or fp32.
-            bits: 8 or 4 to round it to so many; 0 keeps its type.
+            weight: bf16 or fp32; or int8 levels of a grid.
+            bits: 8, 6, 5 or 4 that levels have, or to round the weight to, less than 8 with
+                shifts; 0 keeps its type.
             scales: fp32 [out, groups] of a weight that is on such a grid already, to be kept; they become bf16. None
                 takes scales by the largest numbers.
             shifts: fp32 [out, groups] that such a grid has added to its numbers.
@@ -125,51 +140,67 @@ class Library:
             ValueError: the inputs of a rounded weight, or of its groups, are not a multiple of 16.
         """
         outputs, inputs = weight.shape
-        more = (0, 0, 0, -outputs % self._panel)
-        padded = F.pad(weight, more)
         if bits == 0:
-            return PackedWeight(self._panels(padded, self._per_word[weight.dtype]), outputs, inputs)
+            per_word = self._per_word[weight.dtype]
+            data = self._packed(weight, inputs // per_word, 8 * per_word * weight.itemsize)
+            return PackedWeight(data.view(weight.dtype), outputs, inputs)
         # Groups of a given grid may be cut into smaller ones, which share a scale.
         shared = inputs if scales is None else inputs // scales.shape[1]
-        sizes = _GROUPS[bits] if scales is None else _GROUPS[8]
-        group = next((size for size in sizes if shared % size == 0), None)
+        group = next((size for size in _group_sizes(bits, scales is None) if shared % size == 0), None)
         if group is None:
             raise ValueError(
                 f"a weight of {shared} inputs cannot have {bits} bits: they are no multiple of 16"
             )
-        rows = torch.split(padded, _ROUNDED_AT_ONCE)
-        given: Iterable[Tensor | None] = [None] * len(rows)
+        levels = weight
         if scales is not None:
-            repeated = F.pad(scales, more, value=1.0).repeat_interleave(shared // group, 1)
-            given = torch.split(repeated, _ROUNDED_AT_ONCE)
-        added = None
-        if shifts is not None:
-            added = F.pad(shifts, more).repeat_interleave(shared // group, 1)
-            padded = padded - added.repeat_interleave(group, 1)
-            rows = torch.split(padded, _ROUNDED_AT_ONCE)
-        # In parts, because rounding takes several times the memory of what it rounds.
-        parts = [self._round(part, bits, group, known) for part, known in zip(rows, given, strict=True)]
-        panels, kept = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        laid = None if added is None else self._by_panel(added.bfloat16())
-        return PackedWeight(panels, outputs, inputs, bits, group, kept, laid)
+            scales, shifts = (
+                None if part is None else part.repeat_interleave(shared // group, 1)
+                for part in (scales, shifts)
+            )
+        if weight.dtype != torch.int8:
+            levels, scales, shifts = self._rounded(weight, bits, group, scales, shifts)
+        assert scales is not None
+        bits = _stored_bits(bits, group)
+        data = self._packed(levels, inputs, bits)
+        laid = None if shifts is None else self._by_panel(shifts.bfloat16())
+        return PackedWeight(data, outputs, inputs, bits, group, self._by_panel(scales.bfloat16()), laid)
 
-    def _round(self, rows: Tensor, bits: int, group: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Round rows [N, in] and lay them out; returns the panels and their scales."""
-        inputs = rows.shape[1]
-        values, scales = _rounded(rows.float().reshape(-1, inputs // group, group), bits, known)
-        panels = self._panels(values.view(-1, inputs), CONSTANTS["WORD"])
-        if bits == 4:
-            pairs = panels.view(panels.shape[0], -1, 2, self._panel, CONSTANTS["WORD"])
-            panels = pairs[:, :, 0] | pairs[:, :, 1] << 4
-        return panels, self._by_panel(scales)
+    def _rounded(
+        self, weight: Tensor, bits: int, group: int, scales: Tensor | None, shifts: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Round a weight [out, in]; returns int8 levels [out, in], and fp32 scales and shifts [out, groups]."""
+        outputs, groups = weight.shape[0], weight.shape[1] // group
+        levels = torch.empty(weight.shape, dtype=torch.int8)
+        found = torch.empty(outputs, groups)
+        fitted = torch.empty(outputs, groups) if scales is None and bits < 8 else shifts
+        # In parts, because rounding takes several times the memory of what it rounds.
+        for start in range(0, outputs, _ROUNDED_AT_ONCE):
+            part = slice(start, start + _ROUNDED_AT_ONCE)
+            values = weight[part].float().contiguous()
+            if scales is None and fitted is not None:
+                places = [tensor[part].data_ptr() for tensor in (levels, found, fitted)]
+                self._functions.plumbline_fit(
+                    values.data_ptr(), *values.shape, group, bits, *places, self.threads
+                )
+                continue
+            values = values.view(-1, groups, group)
+            if shifts is not None:
+                values = values - shifts[part].unsqueeze(2)
+            rounded, found[part] = _rounded(values, bits, None if scales is None else scales[part])
+            levels[part] = rounded.flatten(1)
+        return levels, found, fitted
+
+    def _packed(self, rows: Tensor, words: int, bits: int) -> Tensor:
+        """Lay rows of words of so many bits out in panels, uint8."""
+        rows, outputs = rows.contiguous(), rows.shape[0]
+        data = torch.empty((outputs + -outputs % self._panel) * words * bits // 8, dtype=torch.uint8)
+        self._functions.plumbline_pack(rows.data_ptr(), outputs, words, bits, data.data_ptr(), self.threads)
+        return data
 
     def _by_panel(self, scales: Tensor) -> Tensor:
         """Lay numbers of groups out as [panels, groups, PANEL]."""
-        return scales.view(len(scales) // self._panel, self._panel, -1).transpose(1, 2).contiguous()
-
-    def _panels(self, rows: Tensor, word: int) -> Tensor:
-        """Lay rows [N, in] out as [panels, words, PANEL, word]."""
-        return rows.view(-1, self._panel, rows.shape[1] // word, word).permute(0, 2, 1, 3).contiguous()
+        padded = F.pad(scales, (0, 0, 0, -len(scales) % self._panel))
+        return padded.view(-1, self._panel, scales.shape[1]).transpose(1, 2).contiguous()
 
     def logits(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Map x [R, in] to fp32 x @ weight.T + bias, [R, out]."""
@@ -230,24 +261,30 @@ def _raise_without_memory(status: int) -> None:
         raise MemoryError("a kernel got no memory for what it computes")
 
 
-def _rounded(weight: Tensor, bits: int, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Round fp32 weights [N, groups, group] to unsigned bytes, with bf16 scales [N, groups].
+def _group_sizes(bits: int, is_free: bool) -> tuple[int, ...]:
+    """Return the sizes that groups may have: of few bits small ones, where scales are free to be chosen."""
+    return _GROUPS[2:] if is_free and bits < 8 else _GROUPS
 
-    The value of a byte b is (b - 2**(bits - 1)) * scale. With 4 bits the weight of the largest magnitude becomes the
-    lowest value, -8, which has no positive counterpart; its sign is the scale's. Weights on a grid with `known` scales,
-    fp32 [N, groups], get the bytes of that grid.
+
+def _stored_bits(bits: int, group: int) -> int:
+    """Return the bits that levels are stored in: chunks of 5 bits need groups of 32."""
+    return 6 if bits == 5 and group % 32 else bits
+
+
+def _rounded(weight: Tensor, bits: int, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Round fp32 weights [N, groups, group] to int8 levels, with fp32 scales [N, groups] that bf16 has.
+
+    Weights on a grid with `known` scales, fp32 [N, groups], get the levels of that grid.
     """
     zero = 1 << (bits - 1)
     if known is None:
-        most = weight.gather(2, weight.abs().argmax(2, keepdim=True))
-        scales = (most.abs() / (zero - 1) if bits == 8 else most / -zero).bfloat16()
-        divisor = scales.float()
+        scales = (weight.abs().amax(2, keepdim=True) / (zero - 1)).bfloat16().float()
+        divisor = scales
     else:
         # Weights in bf16 and scales in bf16 would err by half a level together at 8 bits.
-        divisor = known.unsqueeze(2)
-        scales = divisor.bfloat16()
-    values = torch.where(divisor == 0, 0.0, weight / divisor).round_().clamp_(-zero, zero - 1).add_(zero)
-    return values.to(torch.uint8), scales.squeeze(2)
+        divisor = scales = known.unsqueeze(2)
+    values = torch.where(divisor == 0, 0.0, weight / divisor).round_().clamp_(-zero, zero - 1)
+    return values.to(torch.int8), scales.squeeze(2)
 
 
 @cache

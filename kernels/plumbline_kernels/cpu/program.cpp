@@ -5,7 +5,9 @@
 #include "attention.h"
 #include "delta.h"
 #include "experts.h"
+#include "fit.h"
 #include "latent.h"
+#include "pack.h"
 #include "quantized.h"
 #include "rows.h"
 #include "sampling.h"
@@ -32,10 +34,12 @@ struct Pass {
       T* to = op.out + i * op.width;
       const int64_t token = step.token_ids[i];
       const bool is_given = token < 0 && !op.second;
-      const T* from = is_given ? given(i) : op.table + std::max<int64_t>(token, 0) * op.width;
-      if (is_given || op.factor == 1.0f) std::memcpy(to, from, op.width * sizeof(T));
-      else
-        for (long at = 0; at < op.width; at += LANES) store(to + at, load(from + at) * op.factor);
+      const int64_t row = std::max<int64_t>(token, 0);
+      const T* from = is_given ? given(i) : op.table ? op.table + row * op.width : to;
+      if (from == to) unpack_row(op.packed, row, to);
+      else if (is_given || op.factor == 1.0f) std::memcpy(to, from, op.width * sizeof(T));
+      for (long at = 0; !is_given && op.factor != 1.0f && at < op.width; at += LANES)
+        store(to + at, load(from + at) * op.factor);
     }
   }
 
@@ -154,6 +158,22 @@ int32_t plumbline_logits(const void* x, const Matrix* matrix, float* out, int64_
     if (is_bf16) product((const bf16*)x, *matrix, out, rows, threads);
     else product((const float*)x, *matrix, out, rows, threads);
   });
+}
+
+// Lay levels [outputs, inputs] out in so many bits, or words of 16 or 32 bits as they are.
+int32_t plumbline_pack(const void* from, int64_t outputs, int64_t inputs, int32_t bits, void* to, int32_t threads) {
+  return in_memory([&] {
+    if (bits == 16) return pack_words((const uint16_t*)from, outputs, inputs, (uint16_t*)to, threads);
+    if (bits == 32) return pack_words((const uint32_t*)from, outputs, inputs, (uint32_t*)to, threads);
+    auto chosen = bits == 4 ? pack<4> : bits == 5 ? pack<5> : bits == 6 ? pack<6> : pack<8>;
+    chosen((const int8_t*)from, outputs, inputs, (uint8_t*)to, threads);
+  });
+}
+
+// Round rows [rows, inputs] to so many bits in groups.
+int32_t plumbline_fit(const float* x, int64_t rows, int64_t inputs, int64_t group, int32_t bits, int8_t* levels,
+                      float* scales, float* shifts, int32_t threads) {
+  return in_memory([&] { fit(x, rows, inputs, group, bits, levels, scales, shifts, threads); });
 }
 
 int32_t plumbline_draw(const Draws* draws) {

@@ -1,4 +1,4 @@
-// Linear layers with weights of 8 or 4 bits, and inputs that are rounded to 8 bits on the way.
+// Linear layers with weights of 8, 6, 5 or 4 bits, and inputs that are rounded to 8 bits on the way.
 //
 // Weights and inputs have a scale for each group of consecutive inputs. Products of a group are summed in int32, exactly;
 // groups are summed in fp32 in their order, so a result has the same bits in any batch. Weights are unsigned, with a zero
@@ -16,15 +16,41 @@
 typedef int8_t B __attribute__((vector_size(LANES)));
 
 struct Quantized {
-  const uint8_t* data;  // [panels][groups][words][PANEL][4]; of 4 bits, a byte has those of two consecutive words.
+  const uint8_t* data;  // [panels][words][PANEL][4] of 8 bits; of fewer see CHUNK.
   const bf16* scales;   // [panels][groups][PANEL]
   const bf16* shifts;   // What is added to the numbers of a group, as the scales; or null.
   int64_t group;        // Inputs that share a scale; a multiple of 16.
-  int32_t bits;         // 8 or 4
+  int32_t bits;         // 8, 6, 5 or 4
 };
 
+// Words of fewer than 8 bits are stored in chunks of so many, which a group has a whole number of: their low halves of a
+// byte, of two consecutive words together, [CHUNK / 2][PANEL][4], and then the bits above, of all words together,
+// [PANEL][4].
+template <int BITS>
+constexpr int CHUNK = BITS == 8 ? 1 : BITS == 6 ? 4 : BITS == 5 ? 8 : 2;
+
+// The bits above the low half of a word of a chunk, at their place.
+template <int BITS>
+inline U upper(U rest, int word) {
+  int shift = 4 - word * (BITS - 4);
+  return (shift > 0 ? rest << shift : rest >> -shift) & (BITS == 5 ? 0x10101010 : 0x30303030);
+}
+
+// Two consecutive words of a chunk, for the columns from n * LANES on.
+template <int BITS>
+inline void take_pair(const uint8_t* chunk, int word, int n, U& first, U& second) {
+  U both = load_as<U>(chunk + (word / 2 * PANEL + n * LANES) * WORD);
+  first = both & 0x0f0f0f0f;
+  second = (both >> 4) & 0x0f0f0f0f;
+  if constexpr (BITS > 4) {
+    U rest = load_as<U>(chunk + (CHUNK<BITS> / 2 * PANEL + n * LANES) * WORD);
+    first |= upper<BITS>(rest, word);
+    second |= upper<BITS>(rest, word + 1);
+  }
+}
+
 // dot_bytes: sum[i] + the products of four bytes of columns[i] and four signed ones of row[i]. Columns are unsigned, and
-// taken less 128 where SIGNED. dot_halves: the same of two words of 4 bits, as they are.
+// taken less 128 where SIGNED. dot_pair: the same of two words of 6 bits at most, as they are.
 #if defined(__AVX512VNNI__)
 constexpr bool SIGNED = false;
 inline I dot_bytes(I sum, U columns, U row) {
@@ -43,8 +69,8 @@ inline I dot_bytes(I sum, U columns, U row) {
   __m256i bytes = _mm256_xor_si256((__m256i)columns, _mm256_set1_epi8(-128));
   return sum + widened(_mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8((__m256i)row, bytes)));
 }
-inline I dot_halves(I sum, U low, U high, U first, U second) {
-  // Four products of 15 * 127 fit, too.
+inline I dot_pair(I sum, U low, U high, U first, U second) {
+  // Four products of 63 * 127 fit, too.
   __m256i sums = _mm256_maddubs_epi16((__m256i)low, (__m256i)first);
   return sum + widened(_mm256_add_epi16(sums, _mm256_maddubs_epi16((__m256i)high, (__m256i)second)));
 }
@@ -57,28 +83,29 @@ inline I dot_bytes(I sum, U columns, U row) {
 }
 #endif
 #if !defined(__AVX2__) || defined(__AVX512F__) || defined(__AVXVNNI__)
-// The sum of the products of two words, of 4 bits each.
-inline I dot_halves(I sum, U low, U high, U first, U second) {
+inline I dot_pair(I sum, U low, U high, U first, U second) {
   return dot_bytes(dot_bytes(sum, low, first), high, second);
 }
 #endif
 
-// Rows of inputs as bytes, with a scale and the sum of the bytes for each group.
+// Rows of inputs as bytes, with a scale and the sum of the bytes for each group, and what its products with weights begin
+// with: the sum times the zero point, less than nothing.
 struct Bytes {
   std::vector<int8_t> values;
   std::vector<float> scales;
-  std::vector<int32_t> sums;
+  std::vector<int32_t> sums, starts;
 
   template <typename T>
-  void take(const T* x, long rows, long inputs, long group, int threads) {
+  void take(const T* x, long rows, long inputs, long group, int zero, int threads) {
     long groups = inputs / group;
     values.resize(rows * inputs);
     scales.resize(rows * groups);
     sums.resize(rows * groups);
+    starts.resize(rows * groups);
     auto part = [&](uint32_t row) {
       for (long g = 0; g < groups; g++) {
         long at = row * inputs + g * group;
-        take_group(x + at, group, at, row * groups + g);
+        take_group(x + at, group, at, row * groups + g, zero);
       }
     };
     pool().run(rows, threads, rows * inputs, WORTH, part);
@@ -86,7 +113,7 @@ struct Bytes {
 
  private:
   template <typename T>
-  void take_group(const T* x, long count, long at, long group) {
+  void take_group(const T* x, long count, long at, long group, int zero) {
     F top = splat(0.0f), finite = top;
     for (long i = 0; i < count; i += LANES) {
       F v = load(x + i);
@@ -105,133 +132,191 @@ struct Bytes {
     int32_t sum = 0;
     for (int i = 0; i < LANES; i++) sum += total[i];
     sums[group] = sum;
+    starts[group] = -zero * sum;
     scales[group] = most / 127.0f;
   }
 };
 
-// Add the sum of a group, times its scales and the input's, to what is there, if it is not the first one.
-template <bool SHIFTED>
-inline void add_group(float* to, bool is_first, I total, F scales, F shifts, float scale, int32_t sum) {
-  // One multiply-add for every group, the first one included, so that compilers round all cases the same way.
-  F before = is_first ? splat(0.0f) : load(to);
-  if constexpr (SHIFTED) before = before + shifts * (scale * (float)sum);
-  store(to, before + __builtin_convertvector(total, F) * (scales * scale));
+// Add the sum of a group, times its scales and the input's, to those before; and what its shifts add.
+inline void add_group(F& sums, I total, const bf16* scales, float scale) {
+  sums = sums + __builtin_convertvector(total, F) * (load(scales) * scale);
+}
+inline void add_shift(F& sums, const bf16* shifts, float sum) { sums = sums + load(shifts) * sum; }
+
+// The zero point of weights, which `dot_bytes` takes off already where SIGNED.
+inline int zero_of(int bits) { return bits < 8 ? 1 << (bits - 1) : SIGNED ? 0 : 128; }
+
+// Add the products of R rows of inputs, `stride` from each other, with a group of weights.
+template <int R, int BITS>
+inline void add_products(const int8_t* rows, long stride, long group, const uint8_t* columns, I (&total)[R][GROUPS]) {
+  auto word = [&](int r, long at) { return U{} + load_as<uint32_t>(rows + r * stride + at); };
+  for (long k = 0; k < group; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
+    if constexpr (BITS == 8) {
+      U column[GROUPS];
+#pragma GCC unroll 4
+      for (int n = 0; n < GROUPS; n++) column[n] = load_as<U>(columns + n * LANES * WORD);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) {
+        U value = word(r, k);
+#pragma GCC unroll 4
+        for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
+      }
+    } else {
+#pragma GCC unroll 4
+      for (int at = 0; at < CHUNK<BITS>; at += 2) {
+        U low[GROUPS], high[GROUPS];
+#pragma GCC unroll 4
+        for (int n = 0; n < GROUPS; n++) take_pair<BITS>(columns, at, n, low[n], high[n]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+          U first = word(r, k + at * WORD), second = word(r, k + (at + 1) * WORD);
+#pragma GCC unroll 4
+          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_pair(total[r][n], low[n], high[n], first, second);
+        }
+      }
+    }
 }
 
-inline int zero_of(const Quantized& w) { return w.bits == 4 ? 8 : SIGNED ? 0 : 128; }
-
 // sums [R, PANEL] of R rows and one panel.
-template <int R, bool SHIFTED>
-void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
-                   const bf16* scales, const bf16* shifts, float* sums) {
-  long groups = inputs / w.group;
-  int zero = zero_of(w);
-  const int8_t* values = x.values.data() + row * inputs;
-  for (long g = 0; g < groups; g++, scales += PANEL) {
+template <int R, int BITS>
+void bytes_product(const Bytes& x, long row, long inputs, long group, const uint8_t* columns, const bf16* scales,
+                   const bf16* shifts, float* sums) {
+  const long groups = inputs / group, size = group * PANEL * BITS / 8;
+  F done[R][GROUPS] = {};
+  for (long g = 0; g < groups; g++, columns += size, scales += PANEL) {
+    const long at = row * groups + g;
+    // Unrolled, or the compiler keeps the totals in memory.
     I total[R][GROUPS];
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-      for (int n = 0; n < GROUPS; n++) total[r][n] = I{} - zero * x.sums[(row + r) * groups + g];
-    auto word = [&](int r, long at) { return U{} + load_as<uint32_t>(values + r * inputs + at); };
-    if (w.bits == 8)
-      for (long k = g * w.group; k < (g + 1) * w.group; k += WORD, columns += PANEL * WORD) {
-        U column[GROUPS];
-        for (int n = 0; n < GROUPS; n++) column[n] = load_as<U>(columns + n * LANES * WORD);
-        for (int r = 0; r < R; r++) {
-          U value = word(r, k);
-          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
-        }
+#pragma GCC unroll 4
+      for (int n = 0; n < GROUPS; n++) total[r][n] = I{} + x.starts[at + r * groups];
+    add_products<R, BITS>(x.values.data() + row * inputs + g * group, inputs, group, columns, total);
+    if (shifts)
+      for (int r = 0; r < R; r++) {
+        float sum = x.scales[at + r * groups] * (float)x.sums[at + r * groups];
+        for (int n = 0; n < GROUPS; n++) add_shift(done[r][n], shifts + g * PANEL + n * LANES, sum);
       }
-    else
-      for (long k = g * w.group; k < (g + 1) * w.group; k += 2 * WORD, columns += PANEL * WORD) {
-        U low[GROUPS], high[GROUPS];
-        for (int n = 0; n < GROUPS; n++) {
-          U both = load_as<U>(columns + n * LANES * WORD);
-          low[n] = both & 0x0f0f0f0f;
-          high[n] = (both >> 4) & 0x0f0f0f0f;
-        }
-        for (int r = 0; r < R; r++) {
-          U first = word(r, k), second = word(r, k + WORD);
-          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_halves(total[r][n], low[n], high[n], first, second);
-        }
-      }
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-      for (int n = 0; n < GROUPS; n++) {
-        long at = (row + r) * groups + g;
-        add_group<SHIFTED>(sums + r * PANEL + n * LANES, g == 0, total[r][n], load(scales + n * LANES),
-                           SHIFTED ? load(shifts + g * PANEL + n * LANES) : F{}, x.scales[at], x.sums[at]);
-      }
+#pragma GCC unroll 4
+      for (int n = 0; n < GROUPS; n++) add_group(done[r][n], total[r][n], scales + n * LANES, x.scales[at + r * groups]);
   }
+  for (int r = 0; r < R; r++)
+    for (int n = 0; n < GROUPS; n++) store(sums + r * PANEL + n * LANES, done[r][n]);
+}
+
+// Write `count` weights of each column of a panel as those of 8 bits.
+template <int BITS>
+void widen(const uint8_t* columns, long count, uint8_t* to) {
+  const U zero = U{} + (128u - (1 << (BITS - 1))) * 0x01010101u;
+  for (long k = 0; k < count; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
+#pragma GCC unroll 4
+    for (int at = 0; at < CHUNK<BITS>; at += 2, to += 2 * PANEL * WORD)
+      for (int n = 0; n < GROUPS; n++) {
+        U first, second;
+        take_pair<BITS>(columns, at, n, first, second);
+        store_as(to + n * LANES * WORD, first + zero);
+        store_as(to + (PANEL + n * LANES) * WORD, second + zero);
+      }
 }
 
 #if defined(HAS_TILES)
 // The same for rows of one height on tiles, group by group; the sums have the same bits.
-template <bool SHIFTED>
-void bytes_on_tiles(long count, int height, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
+inline void bytes_on_tiles(long count, int height, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
                     const bf16* scales, const bf16* shifts, float* sums) {
-  constexpr long MOST_GROUP = 128;
-  alignas(64) uint8_t whole[MOST_GROUP * PANEL];
   alignas(64) int32_t totals[tiles::ROWS * PANEL];
-  long groups = inputs / w.group, words = w.group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
-  long size = w.group * PANEL * w.bits / 8;
+  long groups = inputs / group, words = group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
   tiles::configure(height, depth);
-  for (long g = 0; g < groups; g++, columns += size, scales += PANEL) {
-    const uint8_t* bytes = columns;
-    if (w.bits == 4) {
-      for (long i = 0; i < size; i += 4 * LANES) {
-        U both = load_as<U>(columns + i);
-        uint8_t* to = whole + i / (PANEL * WORD) * 2 * PANEL * WORD + i % (PANEL * WORD);
-        store_as(to, both & 0x0f0f0f0f);
-        store_as(to + PANEL * WORD, (both >> 4) & 0x0f0f0f0f);
-      }
-      bytes = whole;
-    }
+  for (long g = 0; g < groups; g++, columns += group * PANEL, scales += PANEL)
     for (long first = 0; first < count; first += height) {
-      tiles::product(x.values.data() + (row + first) * inputs + g * w.group, inputs, bytes, words / depth, depth, totals);
-      for (int n = 0; n < GROUPS; n++) {
-        F scale = load(scales + n * LANES), shift = SHIFTED ? load(shifts + g * PANEL + n * LANES) : F{};
-        for (int r = 0; r < height; r++) {
-          long at = (row + first + r) * groups + g;
-          I total = load_as<I>(totals + r * PANEL + n * LANES) - zero_of(w) * x.sums[at];
-          add_group<SHIFTED>(sums + (first + r) * PANEL + n * LANES, g == 0, total, scale, shift, x.scales[at], x.sums[at]);
+      tiles::product(x.values.data() + (row + first) * inputs + g * group, inputs, columns, words / depth, depth, totals);
+      for (int r = 0; r < height; r++) {
+        long at = (row + first + r) * groups + g;
+        float* to = sums + (first + r) * PANEL;
+        for (int n = 0; n < GROUPS; n++) {
+          F before = g ? load(to + n * LANES) : splat(0.0f);
+          I total = load_as<I>(totals + r * PANEL + n * LANES) + x.starts[at];
+          if (shifts) add_shift(before, shifts + g * PANEL + n * LANES, x.scales[at] * (float)x.sums[at]);
+          add_group(before, total, scales + n * LANES, x.scales[at]);
+          store(to + n * LANES, before);
         }
       }
     }
-  }
   _tile_release();
 }
 #endif
 
-template <bool SHIFTED, int R = SIGNED ? 4 : MOST_ROWS>  // Signs need registers, too.
-void bytes_products(long count, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
+// Call run(N) with a number up to MOST as a constant.
+template <int MOST, typename Run>
+inline void call_with(int number, const Run& run) {
+  if (number == MOST) return run(std::integral_constant<int, MOST>());
+  if constexpr (MOST > 1) call_with<MOST - 1>(number, run);
+}
+
+// Call run(R, first) for all of `count` rows with heights R of at most MOST, as even as they can be: a low one
+// multiplies less for each word that it reads.
+template <int MOST, typename Run>
+inline void in_heights(long count, const Run& run) {
+  for (long passes = (count + MOST - 1) / MOST, first = 0; passes; passes--) {
+    const int rows = (count - first + passes - 1) / passes;
+    call_with<MOST>(rows, [&](auto height) { run(height, first); });
+    first += rows;
+  }
+}
+
+constexpr int MOST_BYTE_ROWS = SIGNED ? 4 : MOST_ROWS;  // Signs need registers, too.
+
+template <int BITS>
+void bytes_products(long count, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
                     const bf16* scales, const bf16* shifts, float* sums) {
 #if defined(HAS_TILES)
-  if (long tiled = count / tiles::ROWS * tiles::ROWS; R == MOST_ROWS && tiled && tiles::allowed()) {
-    bytes_on_tiles<SHIFTED>(tiled, tiles::ROWS, x, row, inputs, w, columns, scales, shifts, sums);
-    count -= tiled, row += tiled, sums += tiled * PANEL;
-    if (count > MOST_ROWS) {
-      bytes_on_tiles<SHIFTED>(count, count, x, row, inputs, w, columns, scales, shifts, sums);
-      return;
+  if constexpr (BITS == 8)
+    if (long tiled = count / tiles::ROWS * tiles::ROWS; tiled && tiles::allowed()) {
+      bytes_on_tiles(tiled, tiles::ROWS, x, row, inputs, group, columns, scales, shifts, sums);
+      count -= tiled, row += tiled, sums += tiled * PANEL;
+      if (count > MOST_ROWS) {
+        bytes_on_tiles(count, count, x, row, inputs, group, columns, scales, shifts, sums);
+        return;
+      }
     }
-  }
 #endif
-  for (; count >= R; count -= R, row += R, sums += R * PANEL)
-    bytes_product<R, SHIFTED>(x, row, inputs, w, columns, scales, shifts, sums);
-  if constexpr (R > 1)
-    if (count) bytes_products<SHIFTED, R - 1>(count, x, row, inputs, w, columns, scales, shifts, sums);
+  in_heights<MOST_BYTE_ROWS>(count, [&](auto height, long first) {
+    bytes_product<decltype(height)::value, BITS>(x, row + first, inputs, group, columns, scales, shifts, sums + first * PANEL);
+  });
+}
+
+template <int BITS, typename T, typename Out>
+void bytes_linear(const T* x, const Quantized& w, const T* bias, Out* out, long rows, long outputs, long inputs,
+                  int threads) {
+  thread_local Bytes bytes;
+  const Bytes& shared = bytes;  // A lambda on another thread would name that thread's own.
+  // Three passes and more are worth widening a panel once.
+  const bool wide = BITS == 8 || rows > 2 * MOST_BYTE_ROWS;
+  const long group = w.group, groups = inputs / group;
+  bytes.take(x, rows, inputs, group, zero_of(wide ? 8 : BITS), threads);
+  each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
+    const uint8_t* columns = w.data + column * inputs * BITS / 8;
+    const bf16* scales = w.scales + column * groups;
+    const bf16* shifts = w.shifts ? w.shifts + column * groups : nullptr;
+    if constexpr (BITS < 8) {
+      if (!wide)
+        return bytes_products<BITS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
+      thread_local std::vector<uint8_t> panel;
+      if ((long)panel.size() < inputs * PANEL) panel.resize(inputs * PANEL);
+      widen<BITS>(columns, inputs, panel.data());
+      columns = panel.data();
+    }
+    bytes_products<8>(count, shared, first, inputs, group, columns, scales, shifts, sums);
+  });
 }
 
 template <typename T, typename Out>
 void linear(const T* x, const Quantized& w, const T* bias, Out* out, long rows, long outputs, long inputs, int threads) {
-  thread_local Bytes bytes;
-  const Bytes& shared = bytes;  // A lambda on another thread would name that thread's own.
-  bytes.take(x, rows, inputs, w.group, threads);
-  each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
-    long bytes_of_panels = column * inputs * w.bits / 8;
-    long groups = column * (inputs / w.group);
-    const uint8_t* data = w.data + bytes_of_panels;
-    if (w.shifts)
-      bytes_products<true>(count, shared, first, inputs, w, data, w.scales + groups, w.shifts + groups, sums);
-    else
-      bytes_products<false>(count, shared, first, inputs, w, data, w.scales + groups, nullptr, sums);
-  });
+  switch (w.bits) {
+    case 4: return bytes_linear<4>(x, w, bias, out, rows, outputs, inputs, threads);
+    case 5: return bytes_linear<5>(x, w, bias, out, rows, outputs, inputs, threads);
+    case 6: return bytes_linear<6>(x, w, bias, out, rows, outputs, inputs, threads);
+    default: return bytes_linear<8>(x, w, bias, out, rows, outputs, inputs, threads);
+  }
 }

@@ -134,6 +134,22 @@ def test_numbers_are_clipped_in_place(library, dtype):
 
 
 @DTYPES
+@pytest.mark.parametrize("bits", [0, 4, 5, 6, 8])
+def test_embeddings_may_be_rows_of_a_packed_matrix(library, dtype, bits):
+    levels = torch.randint(-8, 8, (70, 96), generator=torch.Generator().manual_seed(1)).to(torch.int8)
+    scales, shifts = (randn(70, 3, seed=n).bfloat16().float() for n in (2, 3))
+    table = (levels * scales.repeat_interleave(32, 1) + shifts.repeat_interleave(32, 1)).to(dtype)
+    packed = library.pack(levels, bits, scales, shifts) if bits else library.pack(table)
+    ids = torch.tensor([3, 69, 0])
+    for factor in (1.0, 7.5):
+        recorded = program(library, dtype)
+        out = recorded.fill(EmbedOp(packed=packed.matrix(None), width=96, factor=factor), 96)
+        recorded.run(ids, tokens(3), None)
+        torch.testing.assert_close(out[:3], table[ids] * factor)
+        assert bits or torch.equal(out[:3], table[ids] * factor)
+
+
+@DTYPES
 @pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
 @pytest.mark.parametrize("turn", ["plain", "none", "temperature"])
 def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import mmap
 import resource
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import NoReturn
 
-__all__ = ["Trimmer", "kept_trimmed", "resident", "trim"]
+__all__ = ["Trimmer", "forget", "kept_trimmed", "resident", "trim"]
 
 PAUSE = 5.0
 """Seconds between two looks at the memory of a process."""
@@ -65,6 +66,27 @@ def resident() -> int:
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
     return 0
+
+
+def forget(address: int, size: int) -> None:
+    """Give back pages of a mapped file that were only read; they are read again when they are used.
+
+    Does nothing to other memory, whose content would be lost, and where the system has no such call.
+    """
+    page = mmap.PAGESIZE
+    start, end = -(-address // page) * page, (address + size) // page * page
+    if start < end and _is_of_a_file(start, end):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+
+
+def _is_of_a_file(start: int, end: int) -> bool:
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            bounds, _, _, _, inode, *_ = line.split(maxsplit=5)
+            first, _, last = bounds.partition("-")
+            if int(first, 16) <= start < int(last, 16):
+                return end <= int(last, 16) and inode != "0"
+    return False
 
 
 _resident, _trim = resident, trim

@@ -8,6 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from plumbline.engines.native.models.adapters.adapter_tensors import read_adapter
 from plumbline.engines.native.models.adapters.layers import layer_adapters
 from plumbline.engines.native.models.linear import LayerAdapters
@@ -42,7 +44,9 @@ class AdapterTable:
         self._free = list(range(capacity))[::-1]
         self._placed: dict[PlacedAdapter, PreparedAdapter] = {}
         for place in model.places:
-            place.layer.adapters = layer_adapters(model.library, model.embedding, capacity)
+            place.layer.adapters = layer_adapters(
+                model.library, torch.empty(0, device=model.device), capacity
+            )
 
     @property
     def num_free(self) -> int:

@@ -23,7 +23,7 @@ from plumbline.engines.native.models.description import Experts
 from plumbline.engines.native.models.gguf import load_gguf, read_model
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.source import WeightSource
-from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.stored import StoredWeight
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels.experts import mix, mix_torch
 from plumbline_kernels.narrow import NarrowWeight
@@ -72,14 +72,18 @@ def test_experts_that_are_not_alike_are_whole(bits: list[int], is_narrow: bool) 
     assert isinstance(block, Experts)
     weights: list[Tensor] = []
 
-    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, Grid | None]:
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor | StoredWeight:
         width = bits[int(name.split(".")[2])] if ".experts." in name else 0
         levels = torch.randint(-7, 8, shape, generator=torch.Generator().manual_seed(len(weights)))
         if "down_proj" in name:
             weights.append(levels / 4)
-        return levels / 4, Grid(width, torch.full((shape[0], 2), 0.25)) if width else None
+        if not width:
+            return levels / 4
+        return StoredWeight(levels, torch.full((shape[0], 2), 0.25), shape[1] // 2, width)
 
-    source = WeightSource(description, fetch, None, None, stacked=True, device=torch.device("cpu"))
+    source = WeightSource(
+        description, fetch, None, None, stacked=True, device=torch.device("cpu"), dtype=torch.float32
+    )
     found = fetch_feed_forward(source, "", block)
     assert isinstance(found, ExpertsWeights)
     assert isinstance(found.down, Stack)

@@ -12,7 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plumbline.engines.native.models.stored import Grid, StoredFormat
+from plumbline.base.workers.memory import forget
+from plumbline.engines.native.models.stored import Grid, StoredFormat, StoredWeight, dense
 from plumbline.port.progress import report
 
 __all__ = ["Checkpoint", "WeightsError", "some"]
@@ -72,6 +73,8 @@ class Checkpoint:
         self._stored: dict[str, str] = {}
         """The names in the files of tensors that have another one here."""
         self._size = self._read_bytes = 0
+        self._last: Tensor | None = None
+        """The tensor that was read last."""
         self.missing: list[str] = []
         self.unused: set[str] = set()
         self.left: set[str] = set()
@@ -96,6 +99,7 @@ class Checkpoint:
 
     def __exit__(self, *exc: object) -> None:
         """Unmap the files."""
+        self._forget_last()
         self._files.clear()
 
     def _file_names(self) -> list[str]:
@@ -108,18 +112,17 @@ class Checkpoint:
 
     def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
-        return self.fetch_weight(name, shape, dtype)[0]
+        return dense(self.fetch_weight(name, shape, dtype), dtype or self.dtype, self.device)
 
     def fetch_weight(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Grid | None]:
-        """Read a tensor as `fetch` does, and the grid that its numbers are on if it is stored quantised."""
-        dtype = dtype or self.dtype
+    ) -> Tensor | StoredWeight:
+        """Read a tensor as `fetch` does, or as it is stored if it is quantised."""
         if self._form is not None and len(shape) == 2:
             stored = self._form.read(self, name, (shape[0], shape[1]))
             if stored is not None:
-                return stored.dequantised(dtype).to(self.device), stored.grid
-        return self._plain(name, shape).to(self.device, dtype), None
+                return stored
+        return self._plain(name, shape).to(self.device, dtype or self.dtype)
 
     def fetch_stack(
         self, name: str, shape: tuple[int, int, int], turned: bool
@@ -175,9 +178,17 @@ class Checkpoint:
         self.unused.discard(name)
         stored = self._stored.get(name, name)
         tensor: Tensor = self._files[self._where[stored]].get_tensor(stored)
+        # What was read before is used by now, or it is kept and read again.
+        self._forget_last()
+        self._last = tensor
         self._read_bytes = min(self._read_bytes + tensor.nbytes, self._size)
         report("loading weights", self._read_bytes, self._size)
         return tensor
+
+    def _forget_last(self) -> None:
+        if self._last is not None:
+            forget(self._last.data_ptr(), self._last.nbytes)
+        self._last = None
 
     def has(self, name: str) -> bool:
         """Return whether there is such a tensor."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors"]
+__all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors", "dense"]
 
 _SMALLEST_GROUP = 16
 """Of the compiled kernels of a CPU."""
@@ -20,7 +20,7 @@ class Grid:
     """The numbers that a weight may have: levels of so many bits, times the scale of their group, and shifted."""
 
     bits: int
-    """8 or 4."""
+    """8, 6, 5 or 4; of floats 8 or 4."""
     scales: Tensor
     """fp32 [out, groups]."""
     shifts: Tensor | None = None
@@ -34,7 +34,7 @@ class Grid:
         if not self.floats:
             return self
         # Twice the numbers of e2m1 are whole, 12 at most.
-        return Grid(8, self.scales / 2) if self.bits == 4 else None
+        return Grid(5, self.scales / 2) if self.bits == 4 else None
 
     def by_groups(self, count: int) -> Grid:
         """Cut the groups of a matrix, so that there are so many."""
@@ -60,7 +60,7 @@ class StoredWeight:
     group: int
     """Inputs that share a scale; the last group may have fewer."""
     bits: int = 0
-    """8 or 4 if the levels are signed integers of so many bits, or with `floats` e4m3 or e2m1."""
+    """8, 6, 5 or 4 if the levels are signed integers of so many bits; 8 or 4 with `floats`, e4m3 or e2m1."""
     shifts: Tensor | None = None
     """fp32 [out, groups], added to the numbers of a group."""
     floats: bool = False
@@ -74,12 +74,23 @@ class StoredWeight:
         return result.to(dtype)
 
     @property
+    def integers(self) -> Tensor:
+        """The levels as those of the grid's `integers`, int8."""
+        return (self.levels.float() * 2 if self.floats else self.levels).to(torch.int8)
+
+    @property
     def grid(self) -> Grid | None:
         """The grid of the weight, if kernels can keep it."""
         inputs = self.levels.shape[-1]
         if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
             return None
         return Grid(self.bits, self.scales.float(), self.shifts, self.floats)
+
+
+def dense(weight: Tensor | StoredWeight, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a weight in a type, on a device."""
+    whole = weight if isinstance(weight, Tensor) else weight.dequantised(dtype)
+    return whole.to(device, dtype)
 
 
 class Tensors(Protocol):

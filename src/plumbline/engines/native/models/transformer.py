@@ -91,6 +91,10 @@ class Transformer:
         self.library = library
         """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
         self.embedding = weights.embedding
+        self.dtype = weights.dtype
+        """The dtype of weights, activations and (by default) the cache."""
+        self.device = weights.device
+        """The device of the weights."""
         self.head = weights.head
         self.places = weights.places
         self.vision: VisionEncoder | None = None
@@ -102,7 +106,7 @@ class Transformer:
         self._embedding_scale = float(torch.tensor(description.embedding_scale, dtype=self.dtype))
         self._tables: dict[tuple[Rope, int], RopeTable] = {}
         self._backend: Backend = (
-            eager_backend(self.embedding) if library is None else RecordedBackend(library)
+            eager_backend(torch.empty(0, device=self.device)) if library is None else RecordedBackend(library)
         )
         self._token_inputs = None
         if (found := weights.token_inputs) is not None:
@@ -200,16 +204,6 @@ class Transformer:
             )
         rows, temperature = (None, None) if table is None else (table.rows, table.temperatures)
         return Heads(shape, rows, temperature, norms, found.sinks)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of weights, activations and (by default) the cache."""
-        return self.embedding.dtype
 
     def allocate_kv(
         self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None, *, num_states: int = 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.linear import Linear
+from plumbline_kernels.cpu.library import PackedWeight
 from plumbline_kernels.experts import Routing
 from plumbline_kernels.narrow import NarrowWeight
 
@@ -236,12 +238,15 @@ class LinearPlace:
 class ModelWeights:
     """The weights of a model."""
 
-    embedding: Tensor
+    embedding: Tensor | PackedWeight
+    """[V, D]; with compiled kernels it may be packed, and then be the output layer's."""
     layers: list[LayerWeights]
     norm: NormWeights
     head: Linear
     places: list[LinearPlace]
     """The linear layers that adapters may change."""
+    dtype: torch.dtype
+    device: torch.device
     token_inputs: TokenInputWeights | None = None
     positions: Tensor | None = None
     """[positions, D], added to embeddings."""

@@ -31,7 +31,8 @@ def load_gguf(
         WeightsError: the tensors do not match the metadata.
     """
     description = for_length(model.description, max_model_len)
-    tensors = GgufTensors(model, dtype or description.dtype, torch.device(device))
-    loaded = build(description, tensors.fetch_weight, library, bits)
+    dtype, device = dtype or description.dtype, torch.device(device)
+    tensors = GgufTensors(model, dtype, device)
+    loaded = build(description, tensors.fetch_weight, dtype, device, library, bits)
     tensors.finish()
     return loaded

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from plumbline.base.gguf_file import Tensor as Entry
+from plumbline.base.workers.memory import forget
 from plumbline.engines.native.models.checkpoint import WeightsError, some
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
 from plumbline.engines.native.models.gguf.description import FACTORS, GgufModel
-from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.stored import StoredWeight
 
 __all__ = ["GgufTensors"]
 
@@ -44,8 +45,8 @@ class GgufTensors:
 
     def fetch_weight(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Grid | None]:
-        """Read a tensor in a type, and the grid of its numbers if it is quantised.
+    ) -> Tensor | StoredWeight:
+        """Read a tensor in a type, or as it is stored if it is quantised.
 
         A missing one is recorded and replaced by zeros until `finish` refuses the file.
         """
@@ -59,14 +60,14 @@ class GgufTensors:
         entry = self._entries.get(stored)
         if entry is None:
             self._missing.append(f"{stored} ({name})")
-            return torch.zeros(shape, dtype=dtype, device=self._device), None
+            return torch.zeros(shape, dtype=dtype, device=self._device)
         self._unused.discard(stored)
         if expert is not None:
             entry = self._part(stored, entry, int(expert[1]))
         if [size for size in entry.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{stored} has shape {list(entry.shape)}, the metadata ask for {list(shape)}")
-        found, grid = self._read(stored, entry, dtype)
-        return found.to(self._device).view(shape), grid
+        found = self._read(stored, entry, dtype)
+        return found.view(shape) if isinstance(found, Tensor) else found
 
     def finish(self) -> None:
         """Refuse the file if a tensor was missing or not used.
@@ -92,21 +93,21 @@ class GgufTensors:
         size = _size(name, entry.kind, rows, columns)
         return Entry((rows, columns), entry.kind, entry.offset + index * size)
 
-    def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> tuple[Tensor, Grid | None]:
-        import gguf
-
+    def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> Tensor | StoredWeight:
         if entry.kind in _PLAIN:
             size = _PLAIN[entry.kind].itemsize * int(np.prod(entry.shape))
-            return self._bytes(name, entry, size).view(_PLAIN[entry.kind]).view(entry.shape).to(dtype), None
+            stored = self._bytes(name, entry, size).view(_PLAIN[entry.kind]).view(entry.shape)
+            return stored.to(self._device, dtype)
         if len(entry.shape) != 2:
             raise WeightsError(f"{name} of type {entry.kind} must be a matrix")
         data = self._bytes(name, entry, _size(name, entry.kind, *entry.shape))
-        kind = gguf.GGMLQuantizationType(entry.kind)
         blocks = BLOCKS.get(entry.kind)
-        if blocks is not None:
-            weight = blocks.read(data, (entry.shape[0], entry.shape[1]))
-            return weight.dequantised(dtype), weight.grid
-        return _dequantised(name, data.view(entry.shape[0], -1), kind, dtype), None
+        try:
+            if blocks is None:
+                return _dequantised(name, data.view(entry.shape[0], -1), entry.kind, dtype).to(self._device)
+            return blocks.read(data, (entry.shape[0], entry.shape[1]))
+        finally:
+            forget(data.data_ptr(), data.nbytes)
 
     def _bytes(self, name: str, entry: Entry, size: int) -> Tensor:
         if entry.offset + size > len(self._data):
@@ -159,9 +160,10 @@ _ROWS = 1024
 """Rows that are dequantised at once, which bounds the memory."""
 
 
-def _dequantised(name: str, rows: Tensor, kind: Any, dtype: torch.dtype) -> Tensor:
+def _dequantised(name: str, rows: Tensor, number: int, dtype: torch.dtype) -> Tensor:
     import gguf
 
+    kind = gguf.GGMLQuantizationType(number)
     try:
         parts = [
             torch.from_numpy(gguf.quants.dequantize(part.numpy(), kind)).to(dtype)

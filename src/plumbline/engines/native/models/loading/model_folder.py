@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from plumbline.base.workers.memory import trim
 from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.description import (
     DeltaNet,
@@ -22,11 +23,13 @@ from plumbline.engines.native.models.description import (
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families import read_description
+from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
-from plumbline.engines.native.models.loading.projections import build_linear
+from plumbline.engines.native.models.loading.projections import build_linear, merge_stored
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, WeightSource
 from plumbline.engines.native.models.rope import sinusoids
+from plumbline.engines.native.models.stored import StoredWeight, dense
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import LARGEST_STEP, Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
@@ -38,12 +41,14 @@ from plumbline.engines.native.models.weights import (
     TokenInputWeights,
 )
 from plumbline_kernels._backend import use_triton
-from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.library import Library, PackedWeight
 
 __all__ = ["build", "for_length", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
+_MOST_POSITIONS = 2**21
+"""Positions of tables that nobody asked for: a gigabyte for wide heads. A damaged file may name any number."""
 _STACKED = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """The names of tensors of all experts, [E, out, in] or [E, in, out], as recent models have them."""
 
@@ -88,7 +93,14 @@ def load_model(
         checkpoint.ignore(description.names.ignored, description.names.ignored_ends)
         description = _as_saved(_with_stacked_experts(description, checkpoint), checkpoint)
         model = build(
-            description, checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack, largest_step
+            description,
+            checkpoint.fetch_weight,
+            checkpoint.dtype,
+            checkpoint.device,
+            library,
+            bits,
+            checkpoint.fetch_stack,
+            largest_step,
         )
         if vision is not None:
             model.vision, model.given_parts = (
@@ -157,9 +169,14 @@ def for_length(description: ModelDescription, max_model_len: int | None) -> Mode
     """Return the description for sequences of so many tokens; None keeps its own length.
 
     Raises:
-        UnsupportedModelError: the model cannot be run for as many.
+        UnsupportedModelError: the model cannot be run for as many, or its own length is too large for tables.
     """
     if max_model_len is None:
+        if description.context_length > _MOST_POSITIONS:
+            raise UnsupportedModelError(
+                f"it names {description.context_length} positions, more than {_MOST_POSITIONS}: say with --max-model-len "
+                "how many are needed"
+            )
         return description
     if description.longest is not None and max_model_len > description.longest:
         raise UnsupportedModelError(
@@ -188,17 +205,19 @@ def random_model(
     generator = torch.Generator().manual_seed(seed)
     kind = dtype or description.dtype
 
-    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, None]:
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=dtype or kind, device=device), None
-        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind), None
+            return torch.ones(shape, dtype=dtype or kind, device=device)
+        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind)
 
-    return build(description, fetch, library, bits)
+    return build(description, fetch, kind, torch.device(device), library, bits)
 
 
 def build(
     description: ModelDescription,
     fetch: Fetch,
+    dtype: torch.dtype,
+    device: torch.device,
     library: Library | None = None,
     bits: int | None = None,
     fetch_stack: FetchStack | None = None,
@@ -207,32 +226,59 @@ def build(
     """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
     names = description.names
     shape = description.vocab_size, description.hidden_size
-    embedding, embedding_grid = fetch(f"{names.embedding}.weight", shape, None)
     if library is not None and not (
-        embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
+        device.type == "cpu" and compiled_problem(description, dtype, library) is None
     ):
         library = None
-    source = WeightSource(
-        description, fetch, library, bits, use_triton(embedding), embedding.device, fetch_stack
-    )
+    stacked = use_triton(torch.empty(0, device=device))
+    source = WeightSource(description, fetch, library, bits, stacked, device, dtype, fetch_stack)
+    stored = fetch(f"{names.embedding}.weight", shape, None)
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
-    head, grid = embedding, embedding_grid
-    if not description.tied:
-        head, grid = fetch(f"{names.head}.weight", shape, None)
-    bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
-    last = build_linear(head, bias, grid, library, bits and 8)
+    bias = source.fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
+    last, embedding = _head_and_embedding(source, stored, bias)
     weights = ModelWeights(
         embedding,
         layers,
         norm,
         last,
         source.places,
+        dtype,
+        device,
         _token_inputs(source),
-        positions=_positions(source, embedding),
+        positions=_positions(source),
         embedding_norm=source.norm(names.embedding_norm) if description.embedding_norm else None,
     )
+    trim()  # What weights were read into.
     return Transformer(description, weights, library, largest_step)
+
+
+def _head_and_embedding(
+    source: WeightSource, stored: Tensor | StoredWeight, bias: Tensor | None
+) -> tuple[Linear, Tensor | PackedWeight]:
+    """Build the output layer, and the embedding: with compiled kernels it stays in the numbers that it is stored in."""
+    description, library, bits = source.description, source.library, source.bits and 8
+
+    def layer(weight: Tensor | StoredWeight, bias: Tensor | None = None) -> Linear:
+        levels = library is not None
+        whole, grid = merge_stored([weight], source.dtype, source.device, bits, levels=levels)
+        return build_linear(whole, bias, grid, library, bits)
+
+    if description.tied:
+        head = layer(stored, bias)
+    else:
+        shape = description.vocab_size, description.hidden_size
+        head = layer(source.fetch_weight(f"{source.names.head}.weight", shape, None), bias)
+    # A weight that is rounded here would make an embedding worse for nothing.
+    if library is None or (bits and isinstance(stored, Tensor)):
+        return head, dense(stored, source.dtype, source.device)
+    if description.tied and head.packed is not None:
+        return head, head.packed
+    if isinstance(stored, Tensor):
+        return head, stored
+    packed = layer(stored).packed
+    assert packed is not None
+    return head, packed
 
 
 def _numbers(layer: LayerDescription, index: int) -> tuple[int, int]:
@@ -285,14 +331,14 @@ def _token_inputs(source: WeightSource) -> TokenInputWeights | None:
     )
 
 
-def _positions(source: WeightSource, embedding: Tensor) -> Tensor | None:
+def _positions(source: WeightSource) -> Tensor | None:
     """Fetch the embeddings of positions, [positions, D], if the model has them."""
     model, found = source.description, source.description.positions
     if found is None:
         return None
     rows = found.number + found.offset
     if found.computed:
-        table = sinusoids(rows, model.hidden_size).to(embedding)
+        table = sinusoids(rows, model.hidden_size).to(source.device, source.dtype)
     else:
         table = source.fetch(f"{source.names.positions}.weight", (rows, model.hidden_size), None)
     return table[found.offset :].contiguous()

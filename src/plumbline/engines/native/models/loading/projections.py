@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.description import Attention, DeltaNet, UnsupportedModelError
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline_kernels.cpu.library import Library
 
 __all__ = [
@@ -15,7 +17,7 @@ __all__ = [
     "gates_last",
     "in_order",
     "merge",
-    "merge_grids",
+    "merge_stored",
     "merged_rows",
     "parts_of_heads",
     "parts_of_state_space",
@@ -79,7 +81,37 @@ def merge(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def merge_grids(grids: list[Grid | None]) -> Grid | None:
+def merge_stored(
+    parts: list[Tensor | StoredWeight],
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: int | None,
+    *,
+    levels: bool,
+) -> tuple[Tensor, Grid | None]:
+    """Stack weights of the same input along their outputs, and their grids.
+
+    Args:
+        parts: the weights.
+        dtype: of a whole weight.
+        device: of a whole weight.
+        bits: see `build_linear`.
+        levels: whether to return the levels of a grid of integers, int8, that is kept, and not the whole weight.
+    """
+    grid = _merge_grids([None if isinstance(part, Tensor) else part.grid for part in parts])
+    if levels and grid is not None and (integers := grid.integers) is not None and _keeps(integers, bits):
+        return merge([part.integers for part in parts if not isinstance(part, Tensor)]), integers
+    if grid is not None and grid.bits in (5, 6):  # Other kernels have 4 and 8.
+        grid = replace(grid, bits=8)
+    return merge([dense(part, dtype, device) for part in parts]), grid
+
+
+def _keeps(grid: Grid, bits: int | None) -> bool:
+    """Return whether a grid has no more than the bits that are wanted."""
+    return bits is None or 0 < grid.bits <= bits
+
+
+def _merge_grids(grids: list[Grid | None]) -> Grid | None:
     """Stack the grids of projections of the same input.
 
     Returns:
@@ -130,9 +162,9 @@ def scaled(
 def build_linear(
     weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
 ) -> Linear:
-    """Build a linear layer; with kernels that have narrow weights, one on a grid keeps it if `bits` are None or its."""
+    """Build a linear layer; with narrow weights for kernels, one on a grid keeps it if `bits` are None or enough."""
     if grid is not None and library is not None:
         grid = grid.integers
-    if grid is not None and bits in (None, grid.bits):
+    if grid is not None and _keeps(grid, bits):
         return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts, grid.floats)
     return Linear(weight, bias, library, bits or 0)

@@ -14,21 +14,21 @@ from plumbline.engines.native.models.loading.projections import (
     build_linear,
     in_order,
     merge,
-    merge_grids,
+    merge_stored,
     scaled,
 )
 from plumbline.engines.native.models.names import Names
-from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline.engines.native.models.weights import LinearPlace, NormWeights
 from plumbline_kernels.cpu.library import Library
 
 __all__ = ["Fetch", "FetchStack", "WeightSource"]
 
-Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
-"""Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
+Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], Tensor | StoredWeight]
+"""Return a tensor by its name and shape, in a type; None for the model's. Quantised ones come as they are stored."""
 
 FetchStack = Callable[[str, tuple[int, int, int], bool], Iterator[tuple[Tensor, Grid | None]]]
-"""The same for the matrices [out, in] of a tensor of all experts, which is not in memory at once.
+"""Return the matrices [out, in] of a tensor of all experts, which is not in memory at once, and their grids.
 
 It takes the name, the shape [E, out, in], and whether it is stored as [E, in, out].
 """
@@ -47,6 +47,7 @@ class WeightSource:
     stacked: bool
     """Whether experts are one tensor, as the kernels of a GPU take them."""
     device: torch.device
+    dtype: torch.dtype
     fetch_stack: FetchStack | None = None
     """None where stacks are plain tensors."""
     places: list[LinearPlace] = field(default_factory=list)
@@ -58,7 +59,7 @@ class WeightSource:
 
     def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         """Fetch a tensor that is not quantised; see `Fetch`."""
-        return self.fetch_weight(name, shape, dtype)[0]
+        return dense(self.fetch_weight(name, shape, dtype), dtype or self.dtype, self.device)
 
     def matrices(self, name: str, shape: tuple[int, int, int]) -> Iterator[tuple[Tensor, Grid | None]]:
         """Fetch the matrices of a tensor of all experts [E, out, in]."""
@@ -69,6 +70,10 @@ class WeightSource:
         number, outputs, inputs = shape
         for weight in self.fetch(name, (number, inputs, outputs) if turned else shape, None):
             yield weight.t() if turned else weight, None
+
+    def merged(self, parts: list[Tensor | StoredWeight]) -> tuple[Tensor, Grid | None]:
+        """Stack weights along the output, and their grids; see `projection`."""
+        return merge_stored(parts, self.dtype, self.device, self.bits, levels=self.library is not None)
 
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""
@@ -117,16 +122,19 @@ class WeightSource:
     def projection(
         self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
     ) -> tuple[Tensor, Tensor | None, Grid | None]:
-        """Fetch weight, bias and grid of the named projections, stacked along the output; one name has all of them."""
+        """Fetch weight, bias and grid of the named projections, stacked along the output; one name has all of them.
+
+        For compiled kernels that keep the grid, the weight is its levels, int8.
+        """
         widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
         parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
         found = [self._matrix(f"{name}.weight", (width, inputs)) for name, width in parts]
-        weight, grid = merge([part for part, _ in found]), merge_grids([grid for _, grid in found])
+        weight, grid = self.merged(found)
         if not bias:
             return weight, None, grid
         return weight, merge([self.fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid
 
-    def _matrix(self, name: str, shape: tuple[int, int]) -> tuple[Tensor, Grid | None]:
+    def _matrix(self, name: str, shape: tuple[int, int]) -> Tensor | StoredWeight:
         """Fetch a weight [out, in].
 
         Raises:
@@ -134,9 +142,9 @@ class WeightSource:
         """
         if not self.names.transposed:
             return self.fetch_weight(name, shape, None)
-        weight, grid = self.fetch_weight(name, (shape[1], shape[0]), None)
-        if grid is not None:
+        weight = self.fetch_weight(name, (shape[1], shape[0]), None)
+        if not isinstance(weight, Tensor):
             raise UnsupportedModelError(
                 f"{name} is quantised and stored as [in, out], which is not supported"
             )
-        return weight.t(), None
+        return weight.t()

@@ -18,6 +18,7 @@ from plumbline.engines.native.models.weights import (
     TokenInputWeights,
 )
 from plumbline_kernels.attention import AttentionBatch, RowSelection
+from plumbline_kernels.cpu.library import PackedWeight
 from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
 
@@ -100,7 +101,7 @@ class DeltaHeads:
 class Operations(Protocol):
     """The operations of one step. T are its tokens, D the width, H and KV the query and key heads."""
 
-    def embed(self, table: Tensor, factor: float) -> Tensor:
+    def embed(self, table: Tensor | PackedWeight, factor: float) -> Tensor:
         """Return the rows of `table` [V, D] of the step's tokens, times a factor, [T, D]."""
         ...
 

@@ -22,7 +22,7 @@ from plumbline.engines.native.models.weights import ExpertsWeights, SelectiveWei
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu import layout as cpu
 from plumbline_kernels.cpu import states as states_layout
-from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.library import Library, PackedWeight
 from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
@@ -80,9 +80,13 @@ class _Recorder:
         self._program = program
         self._fill = program.fill
 
-    def embed(self, table: Tensor, factor: float) -> Tensor:
-        width = table.shape[1]
-        return self._fill(cpu.EmbedOp(table=table, width=width, factor=factor), width)
+    def embed(self, table: Tensor | PackedWeight, factor: float) -> Tensor:
+        if isinstance(table, Tensor):
+            operation, width = cpu.EmbedOp(table=table, width=table.shape[1], factor=factor), table.shape[1]
+        else:
+            width = table.inputs
+            operation = cpu.EmbedOp(packed=table.matrix(None), width=width, factor=factor)
+        return self._fill(operation, width)
 
     def give(self, residual: Tensor, part: int) -> Tensor:
         self._program.record(cpu.GiveOp(residual=residual, width=residual.shape[1], part=part))

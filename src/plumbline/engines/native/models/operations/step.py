@@ -23,6 +23,7 @@ from plumbline.engines.native.models.operations.interface import (
 )
 from plumbline.engines.native.models.weights import ExpertsWeights, SelectiveWeights, ShortConvWeights
 from plumbline_kernels.attention import AttentionBatch, RowSelection
+from plumbline_kernels.cpu.library import PackedWeight
 from plumbline_kernels.delta import (
     causal_conv,
     delta_gates,
@@ -87,7 +88,8 @@ class Step:
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         raise NotImplementedError
 
-    def embed(self, table: Tensor, factor: float) -> Tensor:
+    def embed(self, table: Tensor | PackedWeight, factor: float) -> Tensor:
+        assert isinstance(table, Tensor), "only compiled kernels have packed embeddings"
         if self._given is None:
             rows = F.embedding(self._token_ids, table)
             return rows if factor == 1.0 else rows.mul_(factor)
