@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import EOS, TOKENIZER, chatml, scripted, scripted_info, token_chunks
+from support.models import EOS, TOKENIZER, chatml, scripted_info, token_chunks
+from support.speaking import TrustedScript
 
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
 from plumbline.answer.dialects.unmarked import may_become_calls
 from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallStart
 from plumbline.answer.road.road import Road
-from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolChoice, Turn
+from plumbline.answer.turn import ChatPrompt, JsonFormat, Message, Tool, ToolChoice, Turn
 from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk
 
 PARAMETERS = {
@@ -42,8 +44,10 @@ def answered(
     def play(request: GenerateRequest) -> Iterator[TokenChunk]:
         yield from token_chunks(request, ids)
 
+    features = frozenset({"grammar"})
+    info = scripted_info(max_model_len=20_000, eos_token_ids=frozenset({EOS}), features=features)
     road = Road(
-        scripted(play, info=scripted_info(max_model_len=20_000, eos_token_ids=frozenset({EOS}))),
+        TrustedScript(info, play),
         chatml(),
         build_dialect(choose("", tool=dialect, reasoning="none"), TOKENIZER),
         unmarked_calls=reads,
@@ -151,6 +155,23 @@ def test_what_may_not_be_a_call_or_was_cut_stays_text(changes: dict[str, Any]) -
     assert text_of(answered(_CALL, "none", **changes)) == text_of(
         answered(_CALL, "none", reads=False, **changes)
     )
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "mistral", "qwen3_coder"])
+def test_strict_tools_are_called_too(dialect: str) -> None:
+    """A grammar of strict tools constrains calls in markup and leaves text free, where small models write calls."""
+    strict = tuple(msgspec.structs.replace(tool, strict=True) for tool in TOOLS)
+    prompt = ChatPrompt(messages=(Message(role="user", content="Hi"),), tools=strict)
+    assert calls_of(answered(_CALL, dialect, prompt=prompt)) == [("get_weather", {"city": "Rome"})]
+    twice = f"[{_CALL}, {_CALL}]"
+    one = ToolChoice(parallel=False)
+    assert len(calls_of(answered(twice, dialect, prompt=prompt))) == 2
+    assert calls_of(answered(twice, dialect, prompt=prompt, tool_choice=one)) == []
+
+
+def test_text_in_a_format_is_no_call() -> None:
+    wanted = JsonFormat()
+    assert calls_of(answered(_CALL, "hermes", output_format=wanted)) == []
 
 
 @given(st.text(max_size=30))

@@ -20,7 +20,7 @@ from .models import TOKENIZER, scripted_info, served, token_chunks
 __all__ = ["speaking"]
 
 
-class _TrustedScript(ScriptedEngine):
+class TrustedScript(ScriptedEngine):
     """Accepts grammars and plays its script, which the test wrote to follow them."""
 
     async def check_grammar(self, grammar: str, client: str = "") -> None:
@@ -45,7 +45,7 @@ def speaking(
     """
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     features = frozenset({"grammar"}) if grammars else frozenset[str]()
-    kind = _TrustedScript if grammars else ScriptedEngine
+    kind = TrustedScript if grammars else ScriptedEngine
     info = scripted_info(features=features)
 
     def play(request: GenerateRequest) -> Iterator[TokenChunk]:

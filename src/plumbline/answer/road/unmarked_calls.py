@@ -2,7 +2,7 @@
 
 The whole text has to be one JSON object or list, fenced or bare, that names declared tools with arguments that their
 parameters allow. Text is held back only while it may still become that, so another answer that begins like it comes in
-one piece at the end, and any other at once. What a grammar constrains, a limit cut or a stop string ended is text.
+one piece at the end, and any other at once. Text in a format, and what a limit cut or a stop string ended, is text.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ _log = logging.getLogger("plumbline.calls")
 
 def may_have_unmarked_calls(prepared: PreparedTurn) -> bool:
     """Return whether calls in plain JSON are looked for in the answer to a turn."""
-    return (
-        bool(_tools(prepared))
-        and prepared.constraint.grammar is None
-        and prepared.constraint.unparsed is None
-    )
+    # A grammar of strict tools leaves other text free, and their parameters are checked here as well.
+    return bool(_tools(prepared)) and prepared.turn.output_format is None
 
 
 def _tools(prepared: PreparedTurn) -> dict[str, Tool]:
@@ -110,6 +107,8 @@ class UnmarkedCalls:
             call_ids("call" if dialect is None else dialect.ids, earlier),
             earlier,
         )
+        if len(calls) > 1 and not prepared.turn.tool_choice.parallel:
+            return []
         for start, arguments in calls:
             if await self._checker.violates(self._tools[start.name].parameters, arguments, self._client):
                 return []
