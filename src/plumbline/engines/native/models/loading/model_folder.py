@@ -174,8 +174,8 @@ def for_length(description: ModelDescription, max_model_len: int | None) -> Mode
     if max_model_len is None:
         if description.context_length > _MOST_POSITIONS:
             raise UnsupportedModelError(
-                f"it names {description.context_length} positions, more than {_MOST_POSITIONS}: say with --max-model-len "
-                "how many are needed"
+                f"it names {description.context_length} positions, more than {_MOST_POSITIONS}: say with "
+                "--max-model-len how many are needed"
             )
         return description
     if description.longest is not None and max_model_len > description.longest:
