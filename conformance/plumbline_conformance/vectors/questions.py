@@ -16,8 +16,9 @@ from plumbline_conformance.vectors.compare import check_allowed, check_message, 
 
 __all__ = ["FOLDER", "SUITES", "Question", "UnreadableVectors", "counts", "questions"]
 
-FOLDER = Path(__file__).parents[2] / "vectors"
-"""The vectors of a clone; the installed package has none."""
+_PACKED = Path(__file__).parent / "files"
+FOLDER = _PACKED if _PACKED.is_dir() else Path(__file__).parents[2] / "vectors"
+"""The vectors: a wheel has them in the package, a clone beside it."""
 SUITES = ("parsers", "dialogues", "streams", "structured")
 
 Check = Callable[[dict[str, Any]], None]
@@ -75,7 +76,7 @@ def _files(folder: Path, suite: str) -> Iterator[tuple[str, dict[str, Any]]]:
     paths = sorted((folder / suite).glob("*.json"))
     if not paths:
         raise UnreadableVectors(
-            f"{folder} has no vectors in {suite}/. Give a clone's conformance/vectors with --vectors."
+            f"{folder} has no vectors in {suite}/. Give a folder of vectors, such as a clone's conformance/vectors, with --vectors."
         )
     for path in paths:
         yield path.stem, _json(path)

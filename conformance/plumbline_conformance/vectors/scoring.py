@@ -76,7 +76,7 @@ class VectorsCommand(Command, frozen=True, kw_only=True):
     ] = ()
     suites: Annotated[Texts, _vectors("only this suite; repeatable", name="suite", choices=SUITES)] = ()
     vectors: Annotated[
-        Path, _vectors("folder of the vectors", "FOLDER", default="conformance/vectors of the clone")
+        Path, _vectors("folder of the vectors", "FOLDER", default="those that come with plumbline")
     ] = FOLDER
     command: Annotated[
         str | None,
