@@ -305,7 +305,7 @@ def clients(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def page(session: nox.Session) -> None:
-    """Try the page at `/` and the site in Debian's chromium (`apt-get install chromium graphviz`), or `-- PATH …`."""
+    """Try the page at `/` and the site in Debian's chromium (`apt-get install chromium`), or `-- PATH …`."""
     environment = Environment(session, DEV)
     # Only this session needs a browser's driver, so it is not installed beside the development tools; nor is Sphinx.
     driver = ROOT / ".nox" / "page"
@@ -434,10 +434,7 @@ def deploy(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Build the site in docs/build/site, every link checked, with a page for each rule and each judged server.
-
-    The diagrams need graphviz (`apt-get install graphviz`).
-    """
+    """Build the site in docs/build/site, every link checked, with a page for each rule and each judged server."""
     environment = Environment(session, f"{SERVE},docs")
     environment.run("python", "conformance/reference_servers/pages.py")
     environment.run(

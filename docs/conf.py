@@ -10,10 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 project = "Plumbline"
 html_title = "Plumbline"
 author = "the Plumbline authors"
-extensions = ["myst_parser", "sphinx.ext.graphviz", "extension"]
-graphviz_output_format = "svg"
+extensions = ["myst_parser", "extension"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["build", "deploy"]
+exclude_patterns = ["build", "deploy", "static"]
 # Pages of servers and rules are linked from the tables; examples show JSON with "…" and HAProxy's language.
 suppress_warnings = ["misc.highlighting_failure", "toc.not_included"]
 myst_heading_anchors = 4
