@@ -120,9 +120,9 @@ def test_weights_that_ours_would_widen_run_on_llama_cpp_unless_an_option_of_ours
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small(tmp_path, GGMLQuantizationType.F32)
-    with_kind(monkeypatch, GGMLQuantizationType.TQ1_0)
+    with_kind(monkeypatch, GGMLQuantizationType.NVFP4)
     chosen = choose_engine(Settings(), tmp_path, path)
-    assert chosen == EngineChoice("llama_cpp", "ours would widen the weights in TQ1_0 to 16 bits")
+    assert chosen == EngineChoice("llama_cpp", "ours would widen the weights in NVFP4 to 16 bits")
     for given in (Settings(compile="off"), Settings(quantization="int8"), Settings(engine="plumbline")):
         assert choose_engine(given, tmp_path, path).name == "plumbline"
 
