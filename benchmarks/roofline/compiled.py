@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plumbline_kernels._backend import CompileCase
+from plumbline_kernels._backend import COUNTS, INDICES, CompileCase
 
 __all__ = ["Resources", "compile_for", "resources"]
 
@@ -47,7 +47,7 @@ def compile_for(case: CompileCase, capability: int) -> Any:
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
-        if name.endswith(_ALIGNED) and signature[name] != "constexpr"
+        if name.endswith(_ALIGNED) and name not in COUNTS | INDICES and signature[name] != "constexpr"
     }
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=dict(case.constants), attrs=aligned)
     options = {name: case.options[name] for name in ("num_warps", "num_stages") if name in case.options}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,10 +24,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CompileCase", "capability_of", "check", "jit", "next_power_of_2", "tl", "tuning", "use_triton"]
+__all__ = [
+    "COUNTS",
+    "INDICES",
+    "CompileCase",
+    "capability_of",
+    "check",
+    "compiled_since",
+    "jit",
+    "next_power_of_2",
+    "note_compiled",
+    "num_compiled",
+    "tl",
+    "tuning",
+    "use_triton",
+]
 
 # Triton 3.9 warns that its default flips in 3.10; the kernels are tested with fusion on.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+COUNTS = frozenset({"num_seqs", "num_rows", "table_stride", "tokens"})
+"""Arguments that change from step to step. Triton would compile a kernel again for 1 and for multiples of 16."""
+INDICES = frozenset(
+    f"{name}_ptr"
+    for name in (
+        *("block_ends", "block_tables", "ends", "lens", "order", "positions", "query_start", "reach"),
+        *("row_ends", "rows", "seq_lens", "slots", "starts"),
+    )
+)
+"""Pointers to a part of a step's indices, which may begin anywhere. Triton would compile again where one is aligned."""
 
 tl: Any
 jit: Callable[[Callable[..., Any]], Any]
@@ -35,7 +61,14 @@ try:
     import triton.language
 
     tl = triton.language
-    jit = triton.jit
+
+    def jit(fn: Callable[..., Any]) -> Any:
+        """Declare a kernel, with one variant for all counts and indices of steps."""
+        return triton.jit(
+            fn, do_not_specialize=sorted(COUNTS), do_not_specialize_on_alignment=sorted(INDICES)
+        )
+
+    triton.knobs.runtime.jit_post_compile_hook = lambda *, fn, **_: note_compiled(fn.name)
 except ImportError:  # pragma: no cover - depends on the platform
     # Kernel signatures use `tl.constexpr`. The interpreter reads these annotations, so the files with kernels do not
     # postpone annotations.
@@ -44,6 +77,31 @@ except ImportError:  # pragma: no cover - depends on the platform
     def jit(fn: Callable[..., Any]) -> Any:
         """Stand in for triton.jit: the kernel exists but cannot be launched."""
         return fn
+
+
+class _Compiled(threading.local):
+    """The kernels that a thread has compiled, or found in Triton's cache on disk, since it began."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+_compiled = _Compiled()
+
+
+def note_compiled(name: str) -> None:
+    """Count a variant of a kernel."""
+    _compiled.names.append(name)
+
+
+def num_compiled() -> int:
+    """Return how many variants of kernels this thread has compiled or loaded since it began."""
+    return len(_compiled.names)
+
+
+def compiled_since(count: int) -> list[str]:
+    """Return the names of kernels of which this thread has compiled variants after the first `count`."""
+    return _compiled.names[count:]
 
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -68,11 +126,17 @@ def use_triton(x: Tensor) -> bool:
     return x.is_cuda or _FORCED
 
 
-@cache
+_CAPABILITY = 90
+"""The capability whose tiles kernels take on a CPU: under the interpreter, and where they are only compiled."""
+
+
 def capability_of(device: torch.device) -> int:
-    """Return the compute capability of a GPU, such as 90; under the interpreter kernels take the tiles of that."""
-    if device.type != "cuda":
-        return 90
+    """Return the compute capability of a GPU, such as 90."""
+    return _CAPABILITY if device.type != "cuda" else _gpu_capability(device)
+
+
+@cache
+def _gpu_capability(device: torch.device) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 

@@ -38,6 +38,10 @@ _COMMANDS = {
             "plumbline.server.loading.overview.command:ListCommand",
         ),
         "rm": Entry("remove a downloaded model", "plumbline.hub.pull:RemoveCommand"),
+        "warm": Entry(
+            "compile the GPU kernels of a model before it is served",
+            "plumbline.server.loading.native.warm_command:WarmCommand",
+        ),
     },
     **JUDGE,
     "tools": {

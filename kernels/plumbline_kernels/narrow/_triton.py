@@ -205,13 +205,14 @@ def _join_kernel(
     parts_ptr,  # fp32 [SPLITS, T, OUT]
     bias_ptr,  # [OUT], read if BIAS
     out_ptr,  # [T, OUT]
-    numbers,  # T * OUT
+    tokens,
     outputs,
     BIAS: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    numbers = tokens * outputs
     mask = at < numbers
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for split in tl.static_range(SPLITS):
@@ -303,7 +304,7 @@ def launch(x: Tensor, weight: NarrowWeight, bias: Tensor | None) -> Tensor:
             parts,
             out if bias is None else bias,
             out,
-            out.numel(),
+            tokens,
             outputs,
             BIAS=bias is not None,
             SPLITS=splits,
@@ -371,7 +372,7 @@ def compile_cases() -> Iterator[CompileCase]:
     yield CompileCase(
         "narrow join",
         _join_kernel,
-        {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "numbers": "i32", "outputs": "i32"},
+        {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "tokens": "i32", "outputs": "i32"},
         {"BIAS": True, "SPLITS": _MOST_SPLITS, "BLOCK": tuning("narrow_join")["block"]},
         tuning("narrow_join"),
     )

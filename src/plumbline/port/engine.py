@@ -202,6 +202,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that are refused because the engine's process ended under them twice."""
     num_hanging_images: int = 0
     """Images that took too long to encode and still occupy a thread."""
+    late_variants: int = 0
+    """Variants of GPU kernels that steps compiled after the start: a request waited for each."""
 
 
 class Engine(Protocol):

@@ -6,6 +6,7 @@ The core is synchronous, so tests drive it directly. Its clock decides only how 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -26,9 +27,12 @@ from plumbline.engines.sampling.masks import MaskWorker
 from plumbline.engines.sampling.rows import upload
 from plumbline.engines.sampling.sampler import TokensInFlight
 from plumbline.engines.threaded.request_core import RequestCore
-from plumbline.port.engine import GenerateRequest, TokenLogprob
+from plumbline.port.engine import EngineStats, GenerateRequest, TokenLogprob
+from plumbline_kernels._backend import compiled_since, num_compiled
 
 __all__ = ["EngineCore"]
+
+_log = logging.getLogger("plumbline.engines")
 
 
 class EngineCore(RequestCore):
@@ -71,6 +75,10 @@ class EngineCore(RequestCore):
         self._masks = MaskWorker(runner.vocab_size)
         self.adapters: dict[str, PlacedAdapter] = {}
         """The adapters that requests name, by their names."""
+        self._compiled = 0
+        """Variants that the thread had compiled before the step."""
+        self.late_variants = 0
+        """Variants of kernels that steps compiled: a request waited for each."""
         self._launched: tuple[StepPlan, TokensInFlight] | None = None
         """The step that the device computes while the host is behind."""
 
@@ -91,7 +99,7 @@ class EngineCore(RequestCore):
 
         The host is a step behind the device then: it knows the tokens of a step when the next one has been launched.
         """
-        began = self._clock()
+        began, self._compiled = self._clock(), num_compiled()
         launched, self._launched = self._launched, None
         # If all requests of a step have left, a failure of it must not end another one.
         if launched is not None and any(entry.state.slot >= 0 for entry in launched[0].entries):
@@ -136,10 +144,20 @@ class EngineCore(RequestCore):
         """Count a step, and learn from its time."""
         self.num_steps += 1
         seconds = self._clock() - began
+        if late := compiled_since(self._compiled):
+            # Such a step says nothing of the steps after it.
+            self.late_variants += len(late)
+            names = ", ".join(sorted(set(late)))
+            _log.warning("a step compiled kernels, and its requests waited %.1f s: %s", seconds, names)
+            return
         self._pace.observe(plan.prompt_units, plan.scores, seconds)
         if self.scheduler.speculator is not None and not plan.prompt_units:
             num_requests = len(plan.entries)
             self.scheduler.speculator.row_cost.observe(num_requests, plan.num_tokens - num_requests, seconds)
+
+    def stats(self) -> EngineStats:
+        """See `RequestCore.stats`."""
+        return msgspec.structs.replace(super().stats(), late_variants=self.late_variants)
 
     def check_integrity(self) -> None:
         """Assert that every block is free, or in as many block tables as its reference count."""

@@ -22,7 +22,15 @@ from torch import Tensor
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["Capture", "CudaRecorder", "LaunchRecorder", "StepGraphs", "bucket_sizes", "graphs_bytes"]
+__all__ = [
+    "Capture",
+    "CompileRecorder",
+    "CudaRecorder",
+    "LaunchRecorder",
+    "StepGraphs",
+    "bucket_sizes",
+    "graphs_bytes",
+]
 
 _STEP = 16
 """Buckets are a power of two up to this size, and multiples of it from there on."""
@@ -60,6 +68,14 @@ class CudaRecorder:
             result = call()
         self._pool = graph.pool()
         return result, graph.replay
+
+
+class CompileRecorder:
+    """Run calls once, which compiles their kernels, and repeat nothing."""
+
+    def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """See `LaunchRecorder.record`."""
+        return call(), lambda: None
 
 
 class Capture(NamedTuple):

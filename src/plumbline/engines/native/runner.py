@@ -18,6 +18,7 @@ from torch import Tensor
 
 from plumbline.engines.native.graphs import Capture, StepGraphs
 from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models.weights import LinearPlace
 from plumbline.engines.native.scheduling.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.request import RequestState
@@ -228,6 +229,28 @@ class ModelRunner:
             state_rows=torch.zeros(rows, dtype=torch.int64),
         )
         self._model.compute_logits(self._model.forward(torch.zeros_like(last), batch, self._kv))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations."""
+        return self._model.dtype
+
+    @property
+    def places(self) -> Sequence[LinearPlace]:
+        """The linear layers that adapters may change."""
+        return self._model.places
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the model reads images, whose tokens may attend to later ones."""
+        return self._model.vision is not None
+
+    @torch.inference_mode()
+    def try_step(self, batch: AttentionBatch, most_rows: int) -> None:
+        """Compute a step of token 0, and the logits of up to `most_rows` rows; no request may run."""
+        token_ids = torch.zeros_like(batch.slot_mapping)
+        hidden = self._model.forward(token_ids, batch, self._kv)
+        self._model.compute_logits(hidden[:most_rows])
 
     def can_launch(self, inputs: StepInputs) -> bool:
         """See `Runner.can_launch`."""

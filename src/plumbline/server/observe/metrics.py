@@ -350,6 +350,11 @@ _FAILURES: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
         "New cores after the engine's thread had died or hung, and new processes after its process had ended",
         lambda stats: stats.num_restarts,
     ),
+    (
+        "plumbline_engine_late_variants",
+        "Variants of GPU kernels that were compiled while requests waited; each is a defect",
+        lambda stats: float(stats.late_variants),
+    ),
 )
 
 

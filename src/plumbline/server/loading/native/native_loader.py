@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
+from plumbline.engines.native.warm import warm_up
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.native.memory import (
     adapter_bytes,
@@ -46,6 +48,7 @@ from plumbline.server.loading.native.native_model import (
     native_dtype,
 )
 from plumbline.server.settings import OptionError, Settings
+from plumbline_kernels._backend import num_compiled
 from plumbline_kernels.cpu.library import Library
 
 __all__ = ["build_native"]
@@ -127,7 +130,7 @@ def build_native(
     adapters = None
     if settings.loras or settings.lora_dir:
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
-    _record(runner)
+    _prepare_steps(runner, config, 0 if adapters is None else adapters.max_rank)
     # After the places of adapters: the first step records which operations there are.
     means = without if loaded.library is None else _share(settings, runner, loaded.library)
     ends = described.eos_token_ids | more_ends
@@ -145,17 +148,27 @@ def build_native(
     )
 
 
-def _record(runner: ModelRunner) -> None:
-    """Record the decode steps of a model on a GPU, so that no request waits for it."""
-    if runner.graphs is None:
+def _prepare_steps(runner: ModelRunner, config: EngineConfig, max_rank: int) -> None:
+    """Compile what the steps of a model on a GPU need and record its decodes, so that no request waits for it."""
+    if runner.device.type != "cuda":
         return
+    began, before = time.monotonic(), num_compiled()
     try:
-        runner.graphs.record_all()
-    except RuntimeError as error:
+        if runner.graphs is not None:
+            runner.graphs.record_all()
+    except Exception as error:  # Triton's OutOfResources is no RuntimeError.
         raise OptionError(
             "--cuda-graphs",
             f"cannot be recorded on {runner.device}: {error}; --no-cuda-graphs starts without them",
         ) from error
+    try:
+        warm_up(runner, config, max_rank=max_rank)
+    except Exception as error:
+        raise OptionError(
+            "--engine", f"is plumbline, whose kernels do not run on {runner.device}: {error}; give another"
+        ) from error
+    count, seconds = num_compiled() - before, time.monotonic() - began
+    _log.info("prepared %d kernels in %.0f s (plumbline warm compiles them before)", count, seconds)
 
 
 def _image_reader(

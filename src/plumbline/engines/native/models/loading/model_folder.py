@@ -62,6 +62,7 @@ def load_model(
     bits: int | None = None,
     vision: Vision | None = None,
     largest_step: int = LARGEST_STEP,
+    sample: bool = False,
 ) -> Transformer:
     """Load a model folder.
 
@@ -76,6 +77,7 @@ def load_model(
             all weights in `dtype`; None keeps the bits of those that are stored quantised.
         vision: how the model reads images; None leaves their weights alone.
         largest_step: tokens of a step at most.
+        sample: load no more layers than have all kinds of them.
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -92,6 +94,10 @@ def load_model(
         description = _with_head(description, checkpoint)
         checkpoint.ignore(description.names.ignored, description.names.ignored_ends)
         description = _as_saved(_with_stacked_experts(description, checkpoint), checkpoint)
+        if sample:
+            return build(
+                _sampled(description), checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack
+            )
         model = build(
             description,
             checkpoint.fetch_weight,
@@ -109,6 +115,13 @@ def load_model(
             )
         checkpoint.finish()
     return model
+
+
+def _sampled(description: ModelDescription) -> ModelDescription:
+    """Return the description with its first layers, as many as have all kinds."""
+    layers = description.layers
+    kinds = {replace(layer, numbers=None): index for index, layer in reversed([*enumerate(layers)])}
+    return replace(description, layers=layers[: max(kinds.values()) + 1])
 
 
 def _with_head(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:

@@ -1,0 +1,124 @@
+"""Laws of a start on a GPU: ready means ready.
+
+* After the start no step compiles a kernel, whatever requests ask for.
+* So the first token comes soon.
+* A variant that a step does compile is counted, and teaches the pace of prompts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from plumbline.engines.native.models import Transformer, describe, random_model
+from plumbline.engines.native.models.loading.model_folder import build
+from plumbline.engines.native.models.stored import Grid
+from plumbline.server.loading.native.warm_command import compile_model
+
+pytest.importorskip("triton")
+from support.simulated_day import simulate
+
+SHAPE = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+NARROW = "weights of 4 bits"
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"]},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "gpt_oss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "qwen3_next": {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "deepseek_v3": {
+        "head_dim": None,
+        "num_key_value_heads": 8,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+}
+
+
+def model_of(family: str) -> Transformer:
+    given = SHAPE | FAMILIES.get(family, {})
+    if given["head_dim"] is None:
+        del given["head_dim"]
+    kind = "qwen3" if family == NARROW else family
+    description = describe(json.loads(AutoConfig.for_model(kind, **given).to_json_string()))
+    if family != NARROW:
+        return random_model(description, seed=1, dtype=torch.bfloat16)
+
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, Grid | None]:
+        is_narrow = name.endswith("_proj.weight")
+        grid = Grid(4, torch.ones(shape[0], shape[1] // 32)) if is_narrow else None
+        return torch.ones(shape, dtype=dtype or torch.bfloat16), grid
+
+    return build(description, fetch)
+
+
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(name, marks=pytest.mark.long) for name in (*FAMILIES, NARROW))]
+)
+def test_no_kernel_is_compiled_after_the_start(family: str) -> None:
+    day = simulate(partial(model_of, family), seconds=3 if family == "qwen3" else 12)
+
+    assert day.late == {}
+    assert day.late_variants == 0
+    assert day.before.total() >= 15
+    assert day.first_token(0.95) < 0.2
+
+
+def test_variants_that_steps_compile_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    day = simulate(partial(model_of, "qwen3"), seconds=1, warms=False)
+
+    assert day.late_variants == day.late.total() > 5
+    assert "a step compiled kernels, and its requests waited" in caplog.text
+    assert day.first_token(0.95) > 1
+    # Else the steps after such a one would have a few tokens each.
+    assert day.prompt_seconds < 1e-3
+
+
+@pytest.mark.long
+def test_kernels_are_compiled_without_a_gpu_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AutoConfig.for_model("qwen3", **SHAPE)
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+    assert compile_model(tmp_path / "model", 90) >= 15
+    found = sorted(tmp_path.glob("cache/*/*.cubin"))
+    assert len(found) >= 15
+    before = [path.stat().st_mtime_ns for path in found]
+    compile_model(tmp_path / "model", 90)
+
+    assert sorted(tmp_path.glob("cache/*/*.cubin")) == found
+    assert [path.stat().st_mtime_ns for path in found] == before
