@@ -35,8 +35,8 @@ class Resources:
     """Whether its loop loads ahead of what it computes."""
 
 
-def compile_for(case: CompileCase, capability: int) -> Any:
-    """Compile a launch for a compute capability such as 90; returns Triton's kernel."""
+def compile_for(case: CompileCase, target: int | str) -> Any:
+    """Compile a launch for a compute capability such as 90, or for an AMD GPU such as gfx942; returns the kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -50,8 +50,9 @@ def compile_for(case: CompileCase, capability: int) -> Any:
         if name.endswith(_ALIGNED) and name not in COUNTS | INDICES and signature[name] != "constexpr"
     }
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=dict(case.constants), attrs=aligned)
+    gpu = GPUTarget("cuda", target, 32) if isinstance(target, int) else GPUTarget("hip", target, 64)
     options = {name: case.options[name] for name in ("num_warps", "num_stages") if name in case.options}
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return triton.compile(source, target=gpu, options=options)
 
 
 def resources(case: CompileCase, capability: int) -> Resources:

@@ -5,8 +5,8 @@ tensors to Triton too, which only works under its interpreter (`TRITON_INTERPRET
 imported): that is how the kernels are tested without a GPU. Without Triton installed the CPU path still works.
 
 Tile sizes come from `tuning.json`, because tuning while serving would cost seconds per shape. Most are the fastest on
-an H200 (`python -m benchmarks.gpu.tune`) of those that fit the registers and the shared memory of sm_80, sm_90 and
-sm_100 (tests/kernels/test_compile.py).
+an H200 (`python -m benchmarks.gpu.tune`) of those that fit the registers and the shared memory of every GPU in
+`devices.CAPABILITIES` (tests/kernels/test_compile.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from plumbline_kernels.devices import shared_bytes
 
 __all__ = [
     "COUNTS",
@@ -156,8 +158,13 @@ def _table() -> dict[str, dict[str, int]]:
 
 
 def tuning(name: str, capability: int = 90) -> dict[str, int]:
-    """Return the tile sizes and launch options of a kernel; GPUs other than sm_90 may have entries of their own."""
-    suffix = "_sm_80" if capability < 90 else "_sm_100" if capability >= 100 else ""
+    """Return the tile sizes and launch options of a kernel.
+
+    GPUs other than sm_90 may have entries of their own: `_sm_100` for those with as much shared memory, `_sm_80` for
+    those with less. The number alone does not say: an sm_120 has less than an sm_80.
+    """
+    has_less = shared_bytes(capability) < shared_bytes(90)
+    suffix = "" if capability == 90 else "_sm_80" if has_less else "_sm_100"
     return _table().get(name + suffix) or _table()[name]
 
 

@@ -321,7 +321,7 @@ def compile_cases() -> Iterator[CompileCase]:
     """Yield the head sizes in use, with and without head norms."""
     pointers = ("qkv", "q", "k_cache", "v_cache")
     scalars = ("qkv_stride", "cache_block_stride", "cache_slot_stride", "cache_head_stride")
-    for head_dim in (64, 80, 128, 256):
+    for head_dim in (64, 80, 96, 128, 192, 256):
         for norm_place in (0, 1, 2):
             yield CompileCase(
                 f"rope_kv_write hd={head_dim} norm={norm_place}",
@@ -334,7 +334,7 @@ def compile_cases() -> Iterator[CompileCase]:
                     "H": 32,
                     "KV": 8,
                     "HD": head_dim,
-                    "BLOCK_SIZE": 64,
+                    "BLOCK_SIZE": 16,
                     "ROTATE": True,
                     "TEMPERATURE": norm_place == 0,
                     "NORM": norm_place,

@@ -168,8 +168,8 @@ def num_segments(programs: int, max_seq_len: int, tile: int) -> int:
 
 
 def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
-    """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 64."""
-    for head_dim in (64, 80, 128, 256, 512):
+    """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 16."""
+    for head_dim in (64, 80, 96, 128, 192, 256, 512):
         for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
             yield _attend_case(
                 f"paged_attention hd={head_dim} segments={segments}", head_dim, segments, capability
@@ -199,8 +199,9 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     for segments in (0, MAX_SEGMENTS):
         name = f"paged_attention hd=128 segments={segments}, windows side by side"
         yield _attend_case(name, 128, segments, capability, TILED=True)
-    # Triton compiles integers that are 1 as constants: a step with a single sequence is a kernel of its own.
-    yield _attend_case("paged_attention hd=128, one sequence", 128, 0, capability, num_seqs=1)
+    for segments in (0, 1):
+        name = f"paged_attention hd=128 segments={segments}, blocks of 64"
+        yield _attend_case(name, 128, segments, capability, BLOCK_SIZE=64)
 
 
 def _attend_case(name: str, head_dim: int, segments: int, capability: int, **constants: int) -> CompileCase:
@@ -209,9 +210,8 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
     outputs |= {"sinks_ptr": "*fp32", "reach_ptr": "*i64"}
-    names = {"num_seqs", "q_stride", "table_stride", "window"}
-    names |= {"cache_block_stride", "cache_slot_stride", "cache_head_stride"}
-    integers = dict.fromkeys(sorted(names - constants.keys()), "i32")
+    strides = ("q_stride", "table_stride", "cache_block_stride", "cache_slot_stride", "cache_head_stride")
+    integers = dict.fromkeys(("num_seqs", "window", *strides), "i32")
     return CompileCase(
         name,
         attend_kernel,
@@ -225,7 +225,7 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
             "GROUP": 4,
             "HD": head_dim,
             "HD_PAD": next_power_of_2(head_dim),
-            "BLOCK_SIZE": 64,
+            "BLOCK_SIZE": 16,
             "BLOCK_M": config["block_m"],
             "BLOCK_Q": 1 if segments else config["block_m"] // 4,
             "TILE": config["tile"],

@@ -251,7 +251,7 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
         {"kv_ptr": "*bf16", "weight_ptr": "*fp32", "table_ptr": "*fp32", "positions_ptr": "*i64"}
         | {"slots_ptr": "*i64", "cache_ptr": "*bf16", "eps": "fp32"}
         | dict.fromkeys(("kv_stride", "cache_block_stride", "cache_slot_stride"), "i32"),
-        {"RANK": 512, "ROPE": 64, "BLOCK_SIZE": 64, "RANK_PAD": 512, "HALF_PAD": 32},
+        {"RANK": 512, "ROPE": 64, "BLOCK_SIZE": 16, "RANK_PAD": 512, "HALF_PAD": 32},
         tuning("latent_write"),
     )
     config = tuning("latent_attention", capability)
@@ -269,7 +269,7 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
                 "ROPE": 64,
                 "RANK_PAD": 512,
                 "ROPE_PAD": 64,
-                "BLOCK_SIZE": 64,
+                "BLOCK_SIZE": 16,
                 "BLOCK_M": config["block_m"],
                 "TILE": config["tile"],
                 "SEGMENTS": segments,

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
+from support.found_gpus import find_a_gpu
 from support.weights.gguf_files import random_reference, write_gguf
 from support.weights.model_families import CASES, Case
 from support.weights.vision import make_model
@@ -35,14 +36,6 @@ from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings, SettingsError
 
 GGUF = Path("model.gguf")
-
-
-def find_a_gpu(monkeypatch: pytest.MonkeyPatch, memory: int = 80 << 30) -> None:
-    """Let `--device auto` find a GPU with so many bytes of memory."""
-    for module in (engines, native_engine, native_memory, native_model):
-        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
-    monkeypatch.setattr(native_memory, "device_bytes", lambda _: memory)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (memory, memory))
 
 
 @pytest.fixture
@@ -328,7 +321,7 @@ def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.Monk
         (Settings(), None),
         (
             Settings(device_memory=0.1),
-            r"--max-model-len is 2048, .* the GPU has 0 B left beside the weights: give a smaller model",
+            r"--max-model-len is 2048, .* the GPU has 0 B left beside the weights: no context fits",
         ),
         (Settings(device_memory=0.5, kv_cache_bytes=256 << 20), "--device-memory has no effect"),
         (

@@ -21,6 +21,7 @@ from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
+from plumbline.server.loading.native.gpus import beyond_one_gpu, num_gpus
 from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
 from plumbline.server.loading.native.native_loader import build_native
 from plumbline.server.loading.native.native_model import (
@@ -116,10 +117,21 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
-        return EngineChoice("transformers", f"ours does not run this model: {error}")
+        faster = " (pip install vllm: it may run it, and faster)" if num_gpus(settings) else ""
+        return EngineChoice("transformers", f"ours does not run this model{faster}: {error}")
+    beyond = beyond_one_gpu(settings, model, folder)
+    if beyond is not None and find_spec("vllm") is not None:
+        return EngineChoice("vllm", beyond.reason)
+    if beyond is not None and not beyond.fits:
+        raise OptionError(
+            "--engine",
+            f"is auto, and {beyond.reason}: pip install vllm, which shares a model among GPUs, or give a "
+            "checkpoint of fewer bits (FP8 or AWQ)",
+        )
+    more = "" if beyond is None else f"; {beyond.reason} (pip install vllm: it uses all)"
     quantised = "" if described.stored is None else " and reads its quantised weights"
     images = "" if model.images is None else " and reads its images"
-    return EngineChoice("plumbline", f"it supports this model{quantised}{images}")
+    return EngineChoice("plumbline", f"it supports this model{quantised}{images}{more}")
 
 
 def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
@@ -250,6 +262,9 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
     options["enable_prefix_caching"] = settings.enable_prefix_caching
     if settings.max_model_len is not None:
         options["max_model_len"] = settings.max_model_len
+    if (count := num_gpus(settings)) > 1:
+        # Heads are shared evenly, so their number must be a multiple of it.
+        options["tensor_parallel_size"] = 1 << count.bit_length() - 1
     if settings.device_memory is not None:
         options["gpu_memory_utilization"] = settings.device_memory
     if settings.trust_remote_code:

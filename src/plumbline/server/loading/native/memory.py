@@ -136,16 +136,17 @@ def engine_config(
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
         if room is not None and settings.kv_cache_bytes is None:
+            fits = room // block_bytes * block_size
             # Without room for a block, no length would do.
-            less = (
-                "give less, or"
-                if room >= block_bytes
-                else "give a smaller model, a smaller --max-num-seqs or"
+            advice = (
+                f"{fits} tokens fit (--max-model-len {fits})"
+                if fits
+                else "no context fits: give a smaller --max-num-seqs, a model of fewer bits"
             )
             raise OptionError(
                 "--max-model-len",
                 f"is {max_model_len}, and a request of so many tokens takes {size_text(needed)} of cache where the "
-                f"GPU has {size_text(room)} left beside the weights: {less} a larger --device-memory",
+                f"GPU has {size_text(room)} left beside the weights: {advice}, or give a larger --device-memory",
             )
         raise OptionError(
             "--kv-cache-bytes",
@@ -225,6 +226,15 @@ def check_memory(cache: int, weights: int, graphs: int, device: torch.device) ->
         others = [f"{size_text(weights)} of weights"] if weights else []
         others += [f"{size_text(graphs)} of CUDA graphs (--no-cuda-graphs)"] if graphs else []
         beside = f" beside {' and '.join(others)}" if others else ""
+        if weights > there:
+            # A number of 8 bits with its scales takes 8.5, one of 4 bits 4.5.
+            bits = next((bits for bits in (8, 4) if weights * (bits + 0.5) / 16 < there), None)
+            less = f"a checkpoint of it in {bits} bits" if bits else "a smaller model"
+            raise OptionError(
+                "--model",
+                f"has {size_text(weights)} of weights, and {device} has {size_text(there)}: give {less}, or --engine "
+                "vllm on several GPUs",
+            )
         raise OptionError(
             "--kv-cache-bytes",
             f"makes a cache of {size_text(cache)}{beside}, and {device} has {size_text(there)}: give less, or a "

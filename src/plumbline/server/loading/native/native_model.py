@@ -19,6 +19,7 @@ from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.library import load as compiled_kernels
+from plumbline_kernels.devices import gpu_problem
 
 __all__ = ["DTYPES", "Images", "NativeModel", "compiled", "describe_model", "device_of", "native_dtype"]
 
@@ -58,7 +59,7 @@ def describe_model(settings: Settings, folder: Path, gguf: Path | None) -> Nativ
     file = None if gguf is None else read_model(gguf)
     description = read_description(folder) if file is None else file.description
     device = device_of(settings.device)
-    problem = None if device.type == "cpu" else kernels_problem(description)
+    problem = None if device.type == "cpu" else _gpu_problem(device) or kernels_problem(description)
     if problem is not None:
         raise UnsupportedModelError(f"it cannot run on {device}: {problem}; --device cpu runs it")
     if not description.is_text_of_more:
@@ -68,6 +69,14 @@ def describe_model(settings: Settings, folder: Path, gguf: Path | None) -> Nativ
         return NativeModel(description, None, Images(vision, read_preparation(folder, vision)))
     except UnsupportedModelError as error:
         return NativeModel(description, None, no_images=str(error))
+
+
+def _gpu_problem(device: torch.device) -> str | None:
+    """Return why our kernels do not run on a GPU of NVIDIA, or None."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return gpu_problem(10 * major + minor)
 
 
 def native_dtype(settings: Settings, model: NativeModel) -> torch.dtype:
