@@ -45,7 +45,7 @@ __all__ = [
 # Triton 3.9 warns that its default flips in 3.10; the kernels are tested with fusion on.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
-COUNTS = frozenset({"num_seqs", "num_rows", "table_stride", "tokens"})
+COUNTS = frozenset({"num_seqs", "num_rows", "places", "table_stride", "tokens"})
 """Arguments that change from step to step. Triton would compile a kernel again for 1 and for multiples of 16."""
 INDICES = frozenset(
     f"{name}_ptr"

@@ -5,6 +5,7 @@ finds by bisection in the numbers of blocks before each expert, so no length is 
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,12 @@ from torch import Tensor
 from plumbline_kernels._backend import CompileCase, capability_of, cdiv, check, jit, tl, tuning
 from plumbline_kernels.narrow._triton import narrow_dot, step_of
 from plumbline_kernels.narrow.weight import NarrowWeight
+from plumbline_kernels.routing import Groups, add_results, group, route_and_group
 
-__all__ = ["compile_cases", "launch"]
+if TYPE_CHECKING:
+    from plumbline_kernels.experts import Routing
+
+__all__ = ["Experts", "compile_cases", "launch", "launch_routed"]
 
 
 @jit
@@ -100,39 +105,67 @@ def _grouped_kernel(
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
 
 
-def launch(
-    x: Tensor,
-    weights: Tensor,
-    chosen: Tensor,
-    gate_up: Tensor | NarrowWeight,
-    gate_up_bias: Tensor | None,
-    down: Tensor | NarrowWeight,
-    down_bias: Tensor | None,
-    activate: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """Compute `mix` with two grouped products; the results of a token are added in the order of its choice."""
-    check(x.stride(1) == 1, "mix: rows of x must be contiguous")
-    parts = [each.levels if isinstance(each, NarrowWeight) else each for each in (gate_up, down)]
-    check(all(each.is_contiguous() for each in parts), "mix: the experts' weights must be contiguous")
-    tokens, top_k = chosen.shape
-    number = gate_up.shape[0]
-    if tokens == 0:
+class Experts(NamedTuple):
+    """The weights of experts, and what is between their two products."""
+
+    gate_up: Tensor | NarrowWeight
+    gate_up_bias: Tensor | None
+    down: Tensor | NarrowWeight
+    down_bias: Tensor | None
+    activate: Callable[[Tensor], Tensor]
+
+
+def launch(x: Tensor, weights: Tensor, chosen: Tensor, experts: Experts) -> Tensor:
+    """Compute `mix`; the results of a token are added in the order of its choice."""
+    if not len(x):
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    places = chosen.flatten()
-    kind = "decode" if tokens * top_k <= 16 * number else "prefill"
-    block_m = _config(gate_up, kind, x.device)["block_m"]
-    order = places.argsort(stable=True)
-    counts = torch.zeros(number, dtype=torch.int32, device=x.device)
-    counts.scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
-    blocks = (counts + (block_m - 1)) // block_m
-    ends = counts.cumsum(0).int(), blocks.cumsum(0).int()
-    hidden = torch.empty(len(order), gate_up.shape[1], dtype=x.dtype, device=x.device)
-    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, kind, block_m)
-    out = torch.empty(len(order), x.shape[1], dtype=torch.float32, device=x.device)
+    block_m = _block_m(experts, chosen.numel(), x.device)
     # A column of a wider tensor stays one when it is flattened.
-    factors = weights.flatten().contiguous()
-    _product(activate(hidden), down, down_bias, out, order, factors, ends, top_k, kind, block_m)
-    return out.view(tokens, top_k, -1).sum(1)
+    groups = group(chosen.contiguous(), experts.gate_up.shape[0], block_m)
+    return _mixed(x, weights.contiguous(), groups, experts, torch.float32)
+
+
+def launch_routed(
+    x: Tensor,
+    logits: Tensor,
+    routing: "Routing",
+    correction: Tensor | None,
+    experts: Experts,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Compute `mix_routed`."""
+    if not len(x):
+        return torch.zeros(x.shape, dtype=dtype, device=x.device)
+    block_m = _block_m(experts, len(x) * routing.top_k, x.device)
+    weights, groups = route_and_group(logits.contiguous(), routing, correction, block_m)
+    return _mixed(x, weights, groups, experts, dtype)
+
+
+def _block_m(experts: Experts, rows: int, device: torch.device) -> int:
+    kind = _kind(rows, experts.gate_up.shape[0])
+    return _config(experts.gate_up, kind, device)["block_m"]
+
+
+def _kind(rows: int, number: int) -> str:
+    return "decode" if rows <= 16 * number else "prefill"
+
+
+def _mixed(x: Tensor, weights: Tensor, groups: Groups, experts: Experts, dtype: torch.dtype) -> Tensor:
+    """Return the weighted sums of experts' results, by two grouped products."""
+    check(x.stride(1) == 1, "mix: rows of x must be contiguous")
+    parts = [
+        each.levels if isinstance(each, NarrowWeight) else each for each in (experts.gate_up, experts.down)
+    ]
+    check(all(each.is_contiguous() for each in parts), "mix: the experts' weights must be contiguous")
+    top_k, rows = weights.shape[1], len(groups.order)
+    kind = _kind(rows, experts.gate_up.shape[0])
+    block_m = _config(experts.gate_up, kind, x.device)["block_m"]
+    hidden = torch.empty(rows, experts.gate_up.shape[1], dtype=x.dtype, device=x.device)
+    _product(x, experts.gate_up, experts.gate_up_bias, hidden, groups, None, top_k, kind, block_m)
+    out = torch.empty(rows, x.shape[1], dtype=torch.float32, device=x.device)
+    gated = experts.activate(hidden)
+    _product(gated, experts.down, experts.down_bias, out, groups, weights, top_k, kind, block_m)
+    return add_results(out, top_k, dtype)
 
 
 def _product(
@@ -140,9 +173,8 @@ def _product(
     weight: Tensor | NarrowWeight,
     bias: Tensor | None,
     out: Tensor,
-    order: Tensor,
+    rows: Groups,
     factors: Tensor | None,
-    ends: tuple[Tensor, Tensor],
     top_k: int,
     kind: str,
     block_m: int,
@@ -154,7 +186,7 @@ def _product(
     levels, bits, scales = (narrow.bytes, narrow.bits, narrow.scales) if narrow else (weight, 0, out)
     groups = narrow.scales.shape[-2] if narrow else 1
     # The last block of each expert may not be full.
-    blocks = min(cdiv(len(order), block_m) + number, len(order))
+    blocks = min(cdiv(len(rows.order), block_m) + number, len(rows.order))
     _grouped_kernel[(blocks, cdiv(outputs, config["block_n"]))](
         x,
         levels,
@@ -162,9 +194,10 @@ def _product(
         narrow.shifts if narrow and narrow.shifts is not None else scales,
         levels if bias is None else bias,
         out,
-        order,
+        rows.order,
         out if factors is None else factors,
-        *ends,
+        rows.row_ends,
+        rows.block_ends,
         number,
         x.stride(0),
         inputs,

@@ -18,9 +18,10 @@ from torch import Tensor
 from plumbline_kernels import _experts_triton
 from plumbline_kernels._backend import check, use_triton
 from plumbline_kernels.narrow import NarrowWeight, narrow_linear_torch
+from plumbline_kernels.routing import takes
 from plumbline_kernels.swiglu import sigmoid_torch
 
-__all__ = ["Routing", "mix", "mix_torch", "route", "spread"]
+__all__ = ["Routing", "mix", "mix_routed", "mix_torch", "route", "spread"]
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -132,7 +133,8 @@ def mix(
     check(x.dim() == 2 and weights.shape == chosen.shape, "mix: x must be [T, D], weights and chosen [T, k]")
     check(gate_up.shape[2] == x.shape[1] == down.shape[1], "mix: experts must have the width of x")
     if use_triton(x):
-        return _experts_triton.launch(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate)
+        experts = _experts_triton.Experts(gate_up, gate_up_bias, down, down_bias, activate)
+        return _experts_triton.launch(x, weights, chosen, experts)
 
     def projections(matrices: Tensor | NarrowWeight, biases: Tensor | None) -> list[Linear]:
         shifts = [None] * matrices.shape[0] if biases is None else list(biases)
@@ -143,8 +145,41 @@ def mix(
             ]
         return [partial(F.linear, weight=m, bias=b) for m, b in zip(matrices, shifts, strict=True)]
 
-    experts = projections(gate_up, gate_up_bias), projections(down, down_bias)
-    return mix_torch(x, weights, chosen, *experts, activate)
+    stacks = projections(gate_up, gate_up_bias), projections(down, down_bias)
+    return mix_torch(x, weights, chosen, *stacks, activate)
+
+
+def mix_routed(
+    x: Tensor,
+    logits: Tensor,
+    routing: Routing,
+    correction: Tensor | None,
+    gate_up: Tensor | NarrowWeight,
+    gate_up_bias: Tensor | None,
+    down: Tensor | NarrowWeight,
+    down_bias: Tensor | None,
+    activate: Callable[[Tensor], Tensor],
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return `mix` of x by the experts that `route` chooses, in a type, with as few launches as there can be.
+
+    Args:
+        x: [T, D].
+        logits: see `route`.
+        routing: see `route`.
+        correction: see `route`.
+        gate_up: see `mix`.
+        gate_up_bias: see `mix`.
+        down: see `mix`.
+        down_bias: see `mix`.
+        activate: see `mix`.
+        dtype: of the result, which is summed in fp32.
+    """
+    if use_triton(x) and takes(routing):
+        experts = _experts_triton.Experts(gate_up, gate_up_bias, down, down_bias, activate)
+        return _experts_triton.launch_routed(x, logits, routing, correction, experts, dtype)
+    weights, chosen = route(logits, routing, correction)
+    return mix(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate).to(dtype)
 
 
 def mix_torch(

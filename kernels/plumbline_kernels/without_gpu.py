@@ -36,12 +36,17 @@ class _Driver:
 
 
 @contextmanager
-def compiling_for(capability: int, compiled: Callable[[str], None] | None = None) -> Iterator[None]:
+def compiling_for(
+    capability: int,
+    compiled: Callable[[str], None] | None = None,
+    launched: Callable[[str], None] | None = None,
+) -> Iterator[None]:
     """Send the kernels that are launched in this context to the compiler for a GPU, and to no device.
 
     Args:
         capability: of the GPU, such as 90.
         compiled: is called with the name of a kernel in the place of the compiler.
+        launched: is called with its name in the place of a launch.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -51,6 +56,9 @@ def compiling_for(capability: int, compiled: Callable[[str], None] | None = None
     used: set[Any] = set()
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
+        if launched is not None:
+            launched(kernel.fn.__name__)
+            return None
         if kernel not in used:
             used.add(kernel)
             kernel.device_caches.clear()

@@ -19,6 +19,7 @@ from plumbline_kernels import (
     lora,
     norm,
     rope_kv,
+    routing,
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase, tuning
@@ -38,7 +39,7 @@ def cases(capability: int) -> Iterator[CompileCase]:
     """Yield the launches of all kernels, with the tiles that a GPU gets."""
     for module in (attention_triton, _experts_triton, delta, latent):
         yield from module.compile_cases(capability)
-    for module in (norm, rope_kv, lora, narrow, swiglu, logits, _sampling_triton):
+    for module in (norm, rope_kv, lora, narrow, swiglu, logits, routing, _sampling_triton):
         yield from module.compile_cases()
 
 

@@ -42,7 +42,7 @@ def test_a_token_takes_its_best_experts_with_the_weights_of_the_definition(routi
         row = logits[token].double()
         if routing.late_softmax:
             best = sorted(range(16), key=lambda e: -row[e])[: routing.top_k]
-            expected = torch.softmax(row[best], 0)
+            expected = torch.softmax(row[best], 0) * routing.scale
         else:
             scores = torch.sigmoid(row) if routing.sigmoid else torch.softmax(row, 0)
             choice = scores if correction is None else scores + correction

@@ -34,10 +34,11 @@ def launch(
     check(k_cache.stride() == v_cache.stride(), "paged_attention: the caches must share their strides")
     check(k_cache.stride(3) == 1, "paged_attention: heads in the cache must be contiguous")
     check(batch.block_tables.stride(1) == 1, "paged_attention: rows of block_tables must be contiguous")
-    # Padding rows stay zero.
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     num_seqs = batch.seq_lens.shape[0]
     num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
+    # Padding rows stay zero; a step of decodes alone has none.
+    empty = torch.empty if num_decodes == len(q) else torch.zeros
+    out = empty(q.shape, dtype=q.dtype, device=q.device)
     scores = _Scores(scale, window or 0, softcap, sinks, tiled and window is not None)
     if num_decodes:
         _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scores, True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.operations.interface import Heads, KVCache, LatentHeads, PreparedNorm
-from plumbline.engines.native.models.operations.step import Mix, Step
+from plumbline.engines.native.models.operations.step import Mix, Step, add_shared
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels.attention import paged_attention
-from plumbline_kernels.experts import mix
+from plumbline_kernels.experts import mix, mix_routed
 from plumbline_kernels.latent import latent_attention, latent_queries_torch, latent_write
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import RopePlan, rope_kv_write, rotations
@@ -81,6 +81,28 @@ class KernelStep(Step):
             mix, gate_up=gate_up.weight, gate_up_bias=gate_up.bias, down=down.weight, down_bias=down.bias,
             activate=activate,
         )  # fmt: skip
+
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        if weights.factors is not None or weights.routing.of_inputs:
+            return super().experts(x, weights, shared, asked)
+        gate_up, down = weights.gate_up, weights.down
+        assert isinstance(gate_up, Stack)
+        assert isinstance(down, Stack)
+        total = mix_routed(
+            x,
+            weights.router((x if asked is None else asked).float()),
+            weights.routing,
+            weights.correction,
+            gate_up=gate_up.weight,
+            gate_up_bias=gate_up.bias,
+            down=down.weight,
+            down_bias=down.bias,
+            activate=(self.gated if weights.gated else self.plain)[weights.activation],
+            dtype=x.dtype if shared is None else torch.float32,
+        )
+        return add_shared(total, x, weights, shared)
 
     def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
         return gelu_mul(torch.cat((gate, given), 1))

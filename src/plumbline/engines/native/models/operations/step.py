@@ -39,7 +39,7 @@ from plumbline_kernels.norm import add_torch, rms_norm_torch, twice
 from plumbline_kernels.rope_kv import RopePlan, rotate_torch, rotations
 from plumbline_kernels.swiglu import sigmoid_torch, xielu_torch
 
-__all__ = ["Activations", "Mix", "Step"]
+__all__ = ["Activations", "Mix", "Step", "add_shared"]
 
 Activations = Mapping[str, Callable[[Tensor], Tensor]]
 """By their names."""
@@ -58,7 +58,7 @@ def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -
     return mix(x, factors, chosen)
 
 
-def _add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+def add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
     """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
     if shared is not None:
         if weights.shared_gate is not None:
@@ -166,7 +166,7 @@ class Step:
         self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
     ) -> Tensor:
         mix = self.mix(weights, (self.gated if weights.gated else self.plain)[weights.activation])
-        return _add_shared(_mixed(x, weights, asked, mix), x, weights, shared)
+        return add_shared(_mixed(x, weights, asked, mix), x, weights, shared)
 
     def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
         return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
