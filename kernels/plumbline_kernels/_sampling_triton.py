@@ -183,8 +183,10 @@ def _winner_kernel(best_ptr, token_ptr, out_ptr, blocks, BLOCKS: tl.constexpr):
     part = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + part, mask=part < blocks, other=float("-inf"))
     token = tl.load(token_ptr + row * blocks + part, mask=part < blocks, other=2147483647)
-    winner = tl.min(tl.where(best == tl.max(best, axis=0), token, 2147483647), axis=0)
-    tl.store(out_ptr + row, winner.to(tl.int64))
+    largest = tl.max(best, axis=0)
+    winner = tl.min(tl.where(best == largest, token, 2147483647), axis=0)
+    # A row of NaN, or one that allows no token, has none.
+    tl.store(out_ptr + row, tl.where(largest > float("-inf"), winner, -1).to(tl.int64))
 
 
 def launch(
@@ -196,7 +198,7 @@ def launch(
     seeds: Tensor,
     positions: Tensor,
 ) -> Tensor:
-    """Draw one token per row; see `sample`."""
+    """Draw one token per row, -1 where none can be drawn; see `sample`."""
     batch, vocab = logits.shape
     device = logits.device
     out = torch.empty(batch, dtype=torch.int64, device=device)

@@ -449,3 +449,17 @@ def test_the_wrappers_name_what_is_wrong(randn):
         swiglu.silu_mul(randn(8, 4).t())
     with pytest.raises(ValueError, match="norm: rows and weight"):
         norm.rms_norm(randn(8, 4).t(), randn(8), 1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("fault", [float("nan"), float("-inf")])
+def test_a_row_without_a_number_draws_no_token(temperature, fault, randn):
+    """And never one outside the vocabulary; other rows draw as before, also one with a NaN among its logits."""
+    table = randn(4, 3000)
+    table[1] = fault
+    table[2, 5] = float("nan")
+    ones, seeds = torch.ones(4), torch.arange(4)
+    given = (ones * temperature, torch.zeros(4, dtype=torch.int32), ones, ones * 0, seeds, seeds)
+    drawn = sampling.sample(table, *given).tolist()
+    assert drawn[1] == -1
+    assert all(0 <= drawn[row] < 3000 for row in (0, 2, 3))

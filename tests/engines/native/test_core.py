@@ -271,3 +271,28 @@ def test_only_a_request_that_was_never_computed_can_be_ended_as_unbegun(engine: 
     driver.add("y", range(2, 12), max_tokens=4)
     assert [chunk.finish_reason for _, chunk in core.abort_unbegun("y")] == ["abort"]
     core.check_integrity()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_request_whose_logits_are_nan_ends_with_an_error_and_others_go_on(
+    engine: Build, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    expected = alone(engine, range(2, 12), max_tokens=6, ignore_eos=True)
+    driver = engine()
+    sampler = driver.core._runner._sampler
+    pick = sampler.pick
+
+    def spoiled(logits: torch.Tensor, states: list[Any], *rest: Any) -> torch.Tensor:
+        for row, state in enumerate(states):
+            if state.request.request_id == "bad" and state.num_output_tokens == 2:
+                logits[row] = float("nan")
+        return pick(logits, states, *rest)
+
+    monkeypatch.setattr(sampler, "pick", spoiled)
+    driver.add("good", range(2, 12), max_tokens=6, ignore_eos=True)
+    driver.add("bad", range(3, 12), max_tokens=6, ignore_eos=True, temperature=temperature, logprobs=2)
+    driver.run()
+
+    assert driver.finished == {"good": "length", "bad": "error"}
+    assert driver.tokens["good"] == expected
+    assert len(driver.tokens["bad"]) == 2

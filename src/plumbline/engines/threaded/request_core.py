@@ -28,6 +28,9 @@ Output = tuple[str, TokenChunk]
 """A request id and the next chunk of that request."""
 
 
+_NO_TOKEN = "the model computed no number for any next token (NaN): its weights or its type of numbers may be at fault"
+
+
 class RequestCore(ABC):
     """The synchronous part of an engine. One thread owns it; other threads only call `stats`.
 
@@ -178,7 +181,16 @@ class RequestCore(ABC):
         """Compute the next tokens, and `_take` each."""
 
     def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> None:
-        """Append a drawn token, count it and emit its chunk; `_end` must follow if `state.finish_reason` is set."""
+        """Append a drawn token, count it and emit its chunk; `_end` must follow if `state.finish_reason` is set.
+
+        A negative token says that none could be drawn, because the logits are NaN: the request ends with an error.
+        """
+        if token < 0:
+            state.finish_reason = "error"
+            self._outputs.append(
+                (state.request.request_id, TokenChunk(finish_reason="error", error=_NO_TOKEN))
+            )
+            return
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
         chunk = _drawn_chunk(state, token, logprob)
