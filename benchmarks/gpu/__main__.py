@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from benchmarks.gpu.operations import (  # noqa: E402
     operations,
     reference,
 )
+from benchmarks.gpu.ready import FAMILIES as READY  # noqa: E402
+from benchmarks.gpu.ready import ready  # noqa: E402
+from benchmarks.gpu.serving import measure  # noqa: E402
 from benchmarks.gpu.timing import gpu_seconds  # noqa: E402
 from benchmarks.roofline.devices import DEVICES, Device  # noqa: E402
 from benchmarks.roofline.launches import Launch, launches  # noqa: E402
@@ -195,25 +199,47 @@ def main(argv: list[str] | None = None) -> int:
         "environment": environment(),
     }
     cases = family_cases(wide=not args.dry_run)[: args.families]
-    for part, found in (
-        ("kernels", compared(make, shapes, loads, context=20 if args.dry_run else 300)),
-        ("families", compared_families(make, cases)),
-        ("graphs", compared_graphs(make, cases)),
-    ):
-        result[part] = list(found)
-        bad = [row for row in result[part] if not row["passed"]]
-        print(f"{part}: {len(result[part]) - len(bad)} of {len(result[part])} agree", flush=True)
-        for row in bad:
-            print(f"  {row['name']}: {row['difference']} (limit {row['limit']})", flush=True)
-    result["times"] = list(timed(make, _known(make.device), until, steps))
+    known = _known(make.device)
+    # What has never run comes first, and what takes the rest of the time last.
+    parts: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
+        "ready": lambda: [ready(make, family, tiny=args.dry_run) for family in READY],
+        "kernels": lambda: compared(make, shapes, loads, context=20 if args.dry_run else 300),
+        "graphs": lambda: compared_graphs(make, cases),
+        "families": lambda: compared_families(make, cases),
+        "serving": lambda: [] if args.dry_run else _served(until),
+        "times": lambda: timed(make, known, until, steps),
+    }
+    passed = [_run(name, part, result, args.to) for name, part in parts.items()]
     print("\n".join(table(result["times"])))
     if args.dry_run:
         print("A dry run on a CPU: the times are those of the interpreter and say nothing of a GPU.")
-    if args.to:
-        args.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return (
-        0 if all(row["passed"] for part in ("kernels", "families", "graphs") for row in result[part]) else 1
-    )
+    return 0 if all(passed) else 1
+
+
+def _run(
+    name: str, part: Callable[[], Iterable[dict[str, Any]]], result: dict[str, Any], to: Path | None
+) -> bool:
+    """Run a part, print and write what it found; a part that fails leaves its rows so far, and the error."""
+    rows = result[name] = []
+    try:
+        rows.extend(part())
+    except Exception as error:
+        rows.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500], "passed": False})
+    bad = [row for row in rows if not row.get("passed", True)]
+    print(f"{name}: {len(rows) - len(bad)} of {len(rows)} agree", flush=True)
+    for row in bad:
+        print(f"  {row}", flush=True)
+    if to is not None:
+        to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return not bad
+
+
+def _served(until: float) -> Iterator[dict[str, Any]]:
+    """Yield tokens a second of servers, vLLM's beside ours if it is installed, while a third of the time is left."""
+    engines = ["plumbline", *(["vllm"] if find_spec("vllm") else [])]
+    for shape in (None, next(shape for shape in SHAPES if shape.name == "8 B")):
+        if time.monotonic() < until - 180:
+            yield from measure([shape], engines, (1, 64), rounds=1)
 
 
 if __name__ == "__main__":

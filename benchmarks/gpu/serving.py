@@ -73,7 +73,7 @@ def make(shape: ModelShape | None, folder: Path) -> Path:
 def serving(engine: str, model: Path) -> Iterator[RunningServer]:
     """Run our server with an engine until the block ends."""
     port = free_port()
-    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--model", str(model)]
+    command = [sys.executable, "-m", "plumbline", "serve", "--model", str(model)]
     command += ["--engine", engine, "--served-model-name", _MODEL, "--port", str(port)]
     began = time.perf_counter()
     with started(command, port, patience=180) as process:

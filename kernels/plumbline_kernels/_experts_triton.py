@@ -5,7 +5,7 @@ finds by bisection in the numbers of blocks before each expert, so no length is 
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +13,9 @@ from torch import Tensor
 from plumbline_kernels._backend import CompileCase, capability_of, cdiv, check, jit, tl, tuning
 from plumbline_kernels.narrow._triton import narrow_dot, step_of
 from plumbline_kernels.narrow.weight import NarrowWeight
-from plumbline_kernels.routing import Groups, add_results, group, route_and_group
+from plumbline_kernels.routing import Groups, Routing, add_results, group, route_and_group
 
-if TYPE_CHECKING:
-    from plumbline_kernels.experts import Routing
-
-__all__ = ["Experts", "compile_cases", "launch", "launch_routed"]
+__all__ = ["GroupedExperts", "compile_cases", "launch", "launch_routed"]
 
 
 @jit
@@ -105,7 +102,7 @@ def _grouped_kernel(
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
 
 
-class Experts(NamedTuple):
+class GroupedExperts(NamedTuple):
     """The weights of experts, and what is between their two products."""
 
     gate_up: Tensor | NarrowWeight
@@ -115,7 +112,7 @@ class Experts(NamedTuple):
     activate: Callable[[Tensor], Tensor]
 
 
-def launch(x: Tensor, weights: Tensor, chosen: Tensor, experts: Experts) -> Tensor:
+def launch(x: Tensor, weights: Tensor, chosen: Tensor, experts: GroupedExperts) -> Tensor:
     """Compute `mix`; the results of a token are added in the order of its choice."""
     if not len(x):
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
@@ -128,9 +125,9 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, experts: Experts) -> Tens
 def launch_routed(
     x: Tensor,
     logits: Tensor,
-    routing: "Routing",
+    routing: Routing,
     correction: Tensor | None,
-    experts: Experts,
+    experts: GroupedExperts,
     dtype: torch.dtype,
 ) -> Tensor:
     """Compute `mix_routed`."""
@@ -141,7 +138,7 @@ def launch_routed(
     return _mixed(x, weights, groups, experts, dtype)
 
 
-def _block_m(experts: Experts, rows: int, device: torch.device) -> int:
+def _block_m(experts: GroupedExperts, rows: int, device: torch.device) -> int:
     kind = _kind(rows, experts.gate_up.shape[0])
     return _config(experts.gate_up, kind, device)["block_m"]
 
@@ -150,7 +147,7 @@ def _kind(rows: int, number: int) -> str:
     return "decode" if rows <= 16 * number else "prefill"
 
 
-def _mixed(x: Tensor, weights: Tensor, groups: Groups, experts: Experts, dtype: torch.dtype) -> Tensor:
+def _mixed(x: Tensor, weights: Tensor, groups: Groups, experts: GroupedExperts, dtype: torch.dtype) -> Tensor:
     """Return the weighted sums of experts' results, by two grouped products."""
     check(x.stride(1) == 1, "mix: rows of x must be contiguous")
     parts = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,31 +17,12 @@ from torch import Tensor
 from plumbline_kernels import _experts_triton
 from plumbline_kernels._backend import check, use_triton
 from plumbline_kernels.narrow import NarrowWeight, narrow_linear_torch
-from plumbline_kernels.routing import takes
+from plumbline_kernels.routing import Routing, takes
 from plumbline_kernels.swiglu import sigmoid_torch
 
 __all__ = ["Routing", "mix", "mix_routed", "mix_torch", "route", "spread"]
 
 Linear = Callable[[Tensor], Tensor]
-
-
-class Routing(NamedTuple):
-    """How tokens choose their experts."""
-
-    top_k: int
-    sigmoid: bool = False  # scores are sigmoids of logits, else their softmax over all experts
-    late_softmax: bool = False  # weights are the softmax of the chosen logits, times `scale`
-    groups: int = (
-        1  # experts are in so many groups of equal size, and only those of `chosen_groups` may be chosen
-    )
-    chosen_groups: int = 1
-    best_two: bool = True  # a group is as good as its two best experts together, else as its best one
-    normalised: bool = True  # weights of a token are divided by their sum
-    floor: float = 0.0  # the least divisor
-    scale: float = 1.0  # a factor on weights
-    mixer: bool = False  # experts are chosen one by one, by Phi's sparse mixer, whatever is below `top_k`
-    jitter: float = 0.0  # of that mixer: logits this near to the best one share its weight
-    of_inputs: bool = False  # weights multiply what experts take, and not what they return: see `spread`
 
 
 def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -133,7 +113,7 @@ def mix(
     check(x.dim() == 2 and weights.shape == chosen.shape, "mix: x must be [T, D], weights and chosen [T, k]")
     check(gate_up.shape[2] == x.shape[1] == down.shape[1], "mix: experts must have the width of x")
     if use_triton(x):
-        experts = _experts_triton.Experts(gate_up, gate_up_bias, down, down_bias, activate)
+        experts = _experts_triton.GroupedExperts(gate_up, gate_up_bias, down, down_bias, activate)
         return _experts_triton.launch(x, weights, chosen, experts)
 
     def projections(matrices: Tensor | NarrowWeight, biases: Tensor | None) -> list[Linear]:
@@ -176,7 +156,7 @@ def mix_routed(
         dtype: of the result, which is summed in fp32.
     """
     if use_triton(x) and takes(routing):
-        experts = _experts_triton.Experts(gate_up, gate_up_bias, down, down_bias, activate)
+        experts = _experts_triton.GroupedExperts(gate_up, gate_up_bias, down, down_bias, activate)
         return _experts_triton.launch_routed(x, logits, routing, correction, experts, dtype)
     weights, chosen = route(logits, routing, correction)
     return mix(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate).to(dtype)

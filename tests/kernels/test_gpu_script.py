@@ -2,6 +2,7 @@
 
 * It runs to its end under the interpreter, and each operation and family agrees with its reference there.
 * A wrong result, a result in the wrong place and a crash are each reported under the name of the operation.
+* A part that fails ends no other, and what it found is written.
 * The share of the roofline is that of the launches of the operation.
 """
 
@@ -11,7 +12,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,6 +121,20 @@ def test_a_graph_agrees_with_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert script.graph_difference(case, MAKE) > 0.1
 
 
+def test_a_part_that_fails_leaves_its_rows_and_the_others(tmp_path: Path) -> None:
+    def failing() -> Iterator[dict[str, Any]]:
+        yield {"name": "first", "passed": True}
+        raise RuntimeError("an illegal memory access was encountered")
+
+    to, result = tmp_path / "gpu.json", {}
+    assert not script._run("kernels", failing, result, to)
+    assert script._run("graphs", lambda: [{"name": "second", "passed": True}], result, to)
+    written = json.loads(to.read_text("utf-8"))
+    assert [row["passed"] for row in written["kernels"]] == [True, False]
+    assert "illegal memory access" in written["kernels"][1]["error"]
+    assert written["graphs"][0]["passed"]
+
+
 @pytest.mark.long
 def test_the_script_runs_under_the_interpreter(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--families", "4", "--to"]
@@ -137,6 +154,8 @@ def test_the_script_runs_under_the_interpreter(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["gpu"] is None
+    assert next(name for name in written if isinstance(written[name], list)) == "ready"
+    assert all(row["passed"] for row in written["ready"])
     assert len(written["families"]) == len(written["graphs"]) == 4
     assert {row["operation"] for row in written["times"]} >= {"attention decode", "experts", "sample"}
     assert not any("error" in row for row in written["times"])

@@ -11,5 +11,6 @@ from plumbline_kernels.routing._triton import (
     route_and_group,
     takes,
 )
+from plumbline_kernels.routing.rules import Routing
 
-__all__ = ["Groups", "add_results", "compile_cases", "group", "route_and_group", "takes"]
+__all__ = ["Groups", "Routing", "add_results", "compile_cases", "group", "route_and_group", "takes"]

@@ -5,15 +5,13 @@ has one kernel for choice and order, in a single program; a step of many has one
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, cdiv, jit, next_power_of_2, tl
-
-if TYPE_CHECKING:
-    from plumbline_kernels.experts import Routing
+from plumbline_kernels.routing.rules import Routing
 
 __all__ = ["Groups", "add_results", "compile_cases", "group", "route_and_group", "takes"]
 
@@ -153,13 +151,13 @@ def _add_kernel(
     tl.store(out_ptr + token * width + column, total.to(out_ptr.dtype.element_ty), mask=column < width)
 
 
-def takes(routing: "Routing") -> bool:
+def takes(routing: Routing) -> bool:
     """Return whether `route_and_group` chooses in this way."""
     return routing.groups == 1 and not routing.mixer and not routing.of_inputs
 
 
 def route_and_group(
-    logits: Tensor, routing: "Routing", correction: Tensor | None, block_m: int
+    logits: Tensor, routing: Routing, correction: Tensor | None, block_m: int
 ) -> tuple[Tensor, Groups]:
     """Choose the experts of tokens as `experts.route` does, and group their rows.
 
