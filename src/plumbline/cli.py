@@ -40,7 +40,7 @@ _COMMANDS = {
         "rm": Entry("remove a downloaded model", "plumbline.hub.pull:RemoveCommand"),
         "warm": Entry(
             "compile the GPU kernels of a model before it is served",
-            "plumbline.server.loading.native.warm_command:WarmCommand",
+            "plumbline.server.loading.warming.command:WarmCommand",
         ),
     },
     **JUDGE,

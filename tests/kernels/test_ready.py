@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.models.loading.model_folder import build
 from plumbline.engines.native.models.stored import Grid
-from plumbline.server.loading.native.warm_command import compile_model
+from plumbline.server.loading.warming.command import compile_model
 
 pytest.importorskip("triton")
 from support.simulated_day import simulate

@@ -1,0 +1,1 @@
+"""Compile the GPU kernels of models before they are served."""
