@@ -53,7 +53,7 @@ CASES = {
 SPILLS = {"sm_90 latent attention": 400} | {
     f"sm_{capability} paged_attention hd={head_dim} segments": 16
     for capability in CAPABILITIES
-    for head_dim in (256, 512)
+    for head_dim in (192, 256, 512)
 }
 """Bytes of stack, where tiles that spill were faster: 1.6 times those that do not, on an H200; and where the pages of
 blocks of 16 take two registers more than there are."""
