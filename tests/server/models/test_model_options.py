@@ -112,6 +112,7 @@ def test_a_folder_lists_its_models_and_loads_none(folder: Path) -> None:
 def test_the_graphs_of_a_gpu_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("plan", "native.memory", "native.native_model"):
         monkeypatch.setattr(f"plumbline.server.loading.{module}.device_of", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     given = {"model_dir": str(folder), "models_memory_bytes": 1000, "engine": "plumbline"}
     with_graphs, without = (
         planned(Settings(**given, cuda_graphs=records), print).sources[0].size for records in (True, False)

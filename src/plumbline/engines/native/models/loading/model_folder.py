@@ -96,7 +96,13 @@ def load_model(
         description = _as_saved(_with_stacked_experts(description, checkpoint), checkpoint)
         if sample:
             return build(
-                _sampled(description), checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack
+                _sampled(description),
+                checkpoint.fetch_weight,
+                checkpoint.dtype,
+                checkpoint.device,
+                library,
+                bits,
+                checkpoint.fetch_stack,
             )
         model = build(
             description,
