@@ -318,6 +318,12 @@ def page(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def libraries(session: nox.Session) -> None:
+    """Copy the JavaScript libraries of the page from npm as tests/page/libraries.json pins them; `-- --check` compares."""
+    session.run("python3", "tests/page/libraries.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def openresponses(session: nox.Session) -> None:
     """Run the compliance suite of Open Responses on our server: of its public repository, or of `-- CHECKOUT`."""
     Environment(session, SERVE).run("python", "conformance/own_server/openresponses.py", *session.posargs)

@@ -17,7 +17,7 @@ from support.servers.pocket import pocket_settings
 from plumbline.server.loading.served_model import load
 from plumbline.server.settings import Settings
 
-from .conftest import choose, verdict
+from .conftest import answer, choose, verdict
 
 pytestmark = pytest.mark.browser
 
@@ -56,7 +56,8 @@ def test_a_tool_call_is_answered_by_hand(visit: Any, pocket: Live, api: str) -> 
     choose(page, api)
     page.click("text=Insert an example")
     seen.ask(WEATHER)
-    assert "Paris" in page.inner_text(".call pre")
+    assert "Paris" in page.inner_text(".call dd")
+    assert '"city": "Paris"' in page.text_content(".call pre")
     with page.expect_request(lambda request: request.method == "POST" and "/v1/" in request.url) as sent:
         page.fill(".call textarea", '{"temperature": 21}')
         page.click("text=Send the result")
@@ -74,11 +75,30 @@ def test_an_answer_fits_its_schema(visit: Any, pocket: Live, api: str) -> None:
     choose(page, api)
     page.get_by_label("Format of answers").select_option("json_schema")
     seen.ask("Ada Lovelace was born in 1815.")
-    text = page.locator(".message.assistant .text").locator("pre, .plain").inner_text()
     if api == "completions":  # Without a turn to end, the small model goes on until the limit.
-        assert text.startswith('{"name"')
-    else:
-        assert set(json.loads(text)) == {"name", "year"}
+        assert page.inner_text(".message.assistant .plain").startswith('{"name"')
+        return
+    page.wait_for_selector(".json .verdict.right:has-text('matches its schema')")
+    assert page.locator(".tree .member").all_inner_texts() == ["name: ", "year: "]
+    page.click(".json >> text=Show as text")
+    assert set(json.loads(page.inner_text(".json pre"))) == {"name", "year"}
+    assert page.locator(".tree").is_hidden()
+
+
+def test_an_answer_that_breaks_its_schema_says_where(visit: Any, pocket: Live) -> None:
+    seen = visit(pocket)
+    page = seen.open()
+    page.get_by_label("Format of answers").select_option("json_schema")
+    answer(page, '{"name": {"deep": {"deeper": [1, 2]}}, "year": "1815"}')
+    seen.ask("hello")
+    page.wait_for_selector(".json .verdict.wrong")
+    wrong = page.inner_text(".json .verdict")
+    assert "/year" in wrong
+    assert "/name" in wrong
+    assert page.locator(".tree .leaf").count() == 1
+    page.click(".tree summary >> text=deep:")
+    page.click(".tree summary >> text=deeper:")
+    assert page.locator(".tree .leaf").count() == 3
 
 
 @pytest.mark.parametrize(
@@ -320,27 +340,3 @@ def test_a_model_that_reads_no_pictures_says_so(visit: Any, slow: Live) -> None:
         document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }""")
     page.wait_for_selector("#notice:has-text('does not read pictures')")
-
-
-def test_thinking_is_folded(visit: Any, pocket: Live) -> None:
-    seen = visit(pocket)
-    page = seen.open()
-    deltas = [
-        {"role": "assistant", "content": ""},
-        {"reasoning_content": "Let me see."},
-        {"content": "Yes."},
-        {},
-    ]
-    chunks = [
-        {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}]}
-        for delta in deltas
-    ]
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    page.route(
-        "**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream")
-    )
-    seen.ask("Is it so?")
-    assert page.locator(".thinking div").is_hidden()
-    page.click(".thinking summary")
-    assert page.inner_text(".thinking div") == "Let me see."
-    assert page.inner_text(".message.assistant .text") == "Yes."

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +30,11 @@ from support.servers.asgi import Answer, Server, serving
 from plumbline.server.page import judge as judge_module
 from plumbline.server.page.controls import OPERATIONS, contract, controls
 from plumbline.server.page.exchange import MOST_BYTES
-from plumbline.server.page.files import NAMES
+from plumbline.server.page.files import NAMES, VENDOR
 from plumbline.server.page.reference import reference
 
+ASSETS = files("plumbline.server.page").joinpath("assets")
+LIBRARIES = Path(__file__).parents[2] / "page" / "libraries.json"
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 KEY = {"authorization": "Bearer key"}
 CHAT = {"model": "test-model", "messages": [{"role": "user", "content": "a few words"}], "stream": True}
@@ -103,8 +107,33 @@ async def test_every_file_is_sent_once() -> None:
 
 
 def assets() -> dict[str, str]:
-    folder = files("plumbline.server.page").joinpath("assets")
-    return {name: folder.joinpath(name).read_text("utf-8") for name in sorted(NAMES)}
+    """The page's own files, without the libraries of others."""
+    own = sorted(name for name in NAMES if not name.startswith(f"{VENDOR}/"))
+    return {name: ASSETS.joinpath(name).read_text("utf-8") for name in own}
+
+
+def test_libraries_are_the_ones_that_are_pinned() -> None:
+    """`nox -s libraries -- --check` compares them with npm."""
+    folder = ASSETS.joinpath(VENDOR)
+    lines = folder.joinpath("hashes.txt").read_text("utf-8").splitlines()
+    pinned = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    del found["hashes.txt"]
+    assert found == pinned
+    licences = folder.joinpath("licences.txt").read_text("utf-8")
+    for package in json.loads(LIBRARIES.read_text("utf-8")):
+        assert f"{package['name']} {package['version']}, {package['licence']}" in licences
+        assert package["integrity"].startswith("sha512-")
+
+
+async def test_diagrams_have_a_frame_with_a_policy_of_its_own() -> None:
+    async with server() as found:
+        policy = (await found.get("/page/diagram.html")).header("content-security-policy") or ""
+        assert "sandbox allow-scripts" in policy
+        assert "default-src 'none'" in policy
+        assert "unsafe-eval" not in policy
+        page = (await found.get("/")).header("content-security-policy") or ""
+        assert "unsafe" not in page
 
 
 def test_no_file_loads_anything_from_elsewhere() -> None:
@@ -140,6 +169,7 @@ async def test_with_keys_files_are_open_and_the_rest_is_not() -> None:
             ("GET", "/docs"),
             ("GET", "/page/status"),
             ("POST", "/page/judge"),
+            ("POST", "/page/validate"),
             ("GET", "/page/nothing"),
         ):
             body = {} if method == "POST" else None
@@ -277,6 +307,26 @@ async def test_exchanges_wait_for_each_other_up_to_a_bound() -> None:
         statuses = sorted(each.status for each in answers)
         assert set(statuses) == {200, 429}
         assert statuses.count(200) >= 4
+
+
+async def test_an_answer_is_compared_with_its_schema() -> None:
+    schema = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
+    async with server() as found:
+        for text, pointers in (
+            ('{"year": 1815}', []),
+            ('{"year": "1815"}', ["/year"]),
+            ("{}", [""]),
+            ("{", [""]),
+            ("[" * 100_000, [""]),
+        ):
+            answer = await found.post("/page/validate", {"schema": schema, "text": text})
+            assert [each["pointer"] for each in answer.json["problems"]] == pointers
+        for wrong in ({"type": "nothing"}, {"$ref": "http://elsewhere.example/schema.json"}):
+            answer = await found.post("/page/validate", {"schema": wrong, "text": "{}"})
+            assert "schema cannot be read" in answer.json["problems"][0]["message"]
+        # Judging goes on after it.
+        sent = await found.post("/v1/chat/completions", CHAT)
+        assert (await found.post("/page/judge", exchange(sent))).json["findings"] == []
 
 
 # The contract

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-__all__ = ["MOST_BYTES", "JudgedEvent", "JudgedExchange", "JudgedFinding", "JudgedRule", "Judgement"]
+__all__ = [
+    "MOST_BYTES",
+    "JudgedEvent",
+    "JudgedExchange",
+    "JudgedFinding",
+    "JudgedRule",
+    "JudgedText",
+    "Judgement",
+    "SchemaProblem",
+    "SchemaVerdict",
+]
 
 MOST_BYTES = 2 * 1024**2
 """Of the request and the answer of one exchange together."""
@@ -15,7 +25,7 @@ MOST_BYTES = 2 * 1024**2
 Header = tuple[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=8192)]]
 
 
-class JudgedExchange(msgspec.Struct, kw_only=True):
+class JudgedExchange(msgspec.Struct, kw_only=True, tag="exchange"):
     """One request of the page and the answer as it came. Bytes are base64 in JSON."""
 
     path: Annotated[str, Meta(pattern="^/v1/[a-z/_]{1,64}$", max_length=80)]
@@ -26,6 +36,26 @@ class JudgedExchange(msgspec.Struct, kw_only=True):
     """Seconds since the request, and the bytes of each read."""
     complete: bool = True
     """False while the stream runs: only problems at an event are reported then."""
+
+
+class JudgedText(msgspec.Struct, tag="text"):
+    """The text of an answer, and the schema that it should match."""
+
+    schema: dict[str, Any] | bool
+    text: Annotated[str, Meta(max_length=MOST_BYTES)]
+
+
+class SchemaProblem(msgspec.Struct):
+    """A part of a text that its schema does not allow."""
+
+    pointer: str
+    message: str
+
+
+class SchemaVerdict(msgspec.Struct):
+    """What is wrong with a text; nothing if it matches its schema."""
+
+    problems: list[SchemaProblem]
 
 
 class JudgedRule(msgspec.Struct):

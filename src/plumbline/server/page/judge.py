@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from plumbline.contract.wire.errors import ApiError, from_status
-from plumbline.server.page.exchange import MOST_BYTES, JudgedExchange
+from plumbline.server.page.exchange import MOST_BYTES, JudgedExchange, JudgedText
 
 __all__ = ["PageJudge"]
 
@@ -31,14 +31,16 @@ class PageJudge:
         self._turn = asyncio.Lock()
         self._waiting: Counter[str] = Counter()
 
-    async def judge(self, exchange: JudgedExchange, client: str) -> bytes:
-        """Return the judgement of an exchange of a client as JSON.
+    async def judge(self, exchange: JudgedExchange | JudgedText, client: str) -> bytes:
+        """Return the judgement of an exchange of a client, or of a text by its schema, as JSON.
 
         Raises:
             ApiError: 413 for a large exchange, 422 if judging it takes too long, 429 if others of the client wait, 503
                 if the process ends.
         """
-        size = len(exchange.request) + sum(len(frame) for _, frame in exchange.frames)
+        size = 0
+        if isinstance(exchange, JudgedExchange):
+            size = len(exchange.request) + sum(len(frame) for _, frame in exchange.frames)
         if size > MOST_BYTES:
             raise from_status(
                 413, f"The exchange has {size} bytes; the judge of the page takes at most {MOST_BYTES}."

@@ -5,25 +5,37 @@ It reads exchanges from standard input and writes judgements, each with its leng
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
 import struct
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
+import jsonschema_rs
 import msgspec
 
 from plumbline.server.page.event_rules import rules_of_events
-from plumbline.server.page.exchange import JudgedEvent, JudgedExchange, JudgedFinding, JudgedRule, Judgement
+from plumbline.server.page.exchange import (
+    JudgedEvent,
+    JudgedExchange,
+    JudgedFinding,
+    JudgedRule,
+    JudgedText,
+    Judgement,
+    SchemaProblem,
+    SchemaVerdict,
+)
 from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.scenario import CHECKS
 from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.watch.live import judge_live
 
-__all__ = ["judged", "main"]
+__all__ = ["judged", "main", "validated"]
 
 _MEMORY = 1024**3
 """Bytes of the process's addresses."""
@@ -147,12 +159,38 @@ def _located(finding: JudgedFinding, exchange: Exchange) -> JudgedFinding:
     return msgspec.structs.replace(finding, event=high - 1)
 
 
+_MOST_PROBLEMS = 20
+
+
+def validated(seen: JudgedText) -> SchemaVerdict:
+    """Compare a text with its schema."""
+    try:
+        value = json.loads(seen.text)
+    except (ValueError, RecursionError) as error:
+        return SchemaVerdict([SchemaProblem("", f"The text is not JSON: {error}")])
+    try:
+        validator = jsonschema_rs.validator_for(seen.schema, retriever=_refuse)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        return SchemaVerdict([SchemaProblem("", f"The schema cannot be read: {str(error)[:_LONGEST]}")])
+    problems = islice(validator.iter_errors(value), _MOST_PROBLEMS)
+    return SchemaVerdict(
+        [
+            SchemaProblem("".join(f"/{each}" for each in problem.instance_path), problem.message[:_LONGEST])
+            for problem in problems
+        ]
+    )
+
+
+def _refuse(address: str) -> object:
+    raise ValueError(f"{address} is elsewhere, and is not fetched")
+
+
 def main(source: BinaryIO, sink: BinaryIO) -> None:
-    """Judge exchanges until the input ends."""
+    """Judge exchanges and texts until the input ends."""
     while len(head := source.read(4)) == 4:
         (size,) = struct.unpack("!I", head)
-        seen = msgspec.json.decode(source.read(size), type=JudgedExchange)
-        answer = msgspec.json.encode(judged(seen))
+        seen = msgspec.json.decode(source.read(size), type=JudgedExchange | JudgedText)
+        answer = msgspec.json.encode(judged(seen) if isinstance(seen, JudgedExchange) else validated(seen))
         sink.write(struct.pack("!I", len(answer)) + answer)
         sink.flush()
 

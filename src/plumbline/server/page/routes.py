@@ -18,8 +18,8 @@ from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequests
 from plumbline.server.page.controls import controls
-from plumbline.server.page.exchange import JudgedExchange
-from plumbline.server.page.files import NAMES, SECURITY, PageFile, answer, page_file
+from plumbline.server.page.exchange import JudgedExchange, JudgedText
+from plumbline.server.page.files import NAMES, SECURITY, VENDOR, PageFile, answer, page_file
 from plumbline.server.page.judge import PageJudge
 from plumbline.server.page.reference import reference
 from plumbline.server.page.status import status_of
@@ -64,9 +64,9 @@ def page_routes(
     async def docs(request: Incoming) -> Response[bytes]:
         return answer(reference(), request.headers.get("if-none-match"))
 
-    @get("/page/{name:str}", status_code=200)
+    @get(["/page/{name:str}", f"/page/{VENDOR}/{{name:str}}"], status_code=200)
     async def asset(request: Incoming) -> Response[bytes]:
-        return _file(request.path_params["name"], request)
+        return _file(request.url.path.partition("/page/")[2], request)
 
     @get("/page/status", status_code=200)
     async def status(request: Incoming) -> Response[bytes]:
@@ -76,12 +76,21 @@ def page_routes(
 
     @post("/page/judge", status_code=200)
     async def judge_exchange(body: RawBody, request: Incoming) -> Response[bytes]:
-        # A form of another site can send any other type without asking, and judging costs CPU.
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            raise ApiError(415, "Send the exchange as 'Content-Type: application/json'.")
+        _check_type(request)
         return _json(await judge.judge(decode(JudgedExchange, body), client_of(Call.of(request), settings)))
 
-    return (index, docs, asset, status, judge_exchange)
+    @post("/page/validate", status_code=200)
+    async def validate(body: RawBody, request: Incoming) -> Response[bytes]:
+        _check_type(request)
+        return _json(await judge.judge(decode(JudgedText, body), client_of(Call.of(request), settings)))
+
+    return (index, docs, asset, status, judge_exchange, validate)
+
+
+def _check_type(request: Incoming) -> None:
+    # A form of another site can send any other type without asking, and judging costs CPU.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise ApiError(415, "Send the exchange as 'Content-Type: application/json'.")
 
 
 def _file(name: str, request: Incoming) -> Response[bytes]:

@@ -141,6 +141,7 @@ function react() {
   let waiting = false;
   on("problem", notice);
   on("conversations", conversations);
+  on("settings", () => again("settings"));
   on("api", () => { state.conversation.api = state.settings.api; again("settings"); emit("models"); });
   on("models", () => { $("stored").hidden = !(state.settings.api === "responses" && state.status?.stores); });
   on("shown", () => again("events", "tokens"));

@@ -14,6 +14,12 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
+// Make elements the children of another. Those in their places are not moved: that costs time, and ends a selection.
+export function arrange(parent, elements) {
+  elements.forEach((each, place) => parent.children[place] === each || parent.insertBefore(each, parent.children[place] || null));
+  while (parent.children.length > elements.length) parent.lastChild.remove();
+}
+
 export function svg(tag, props, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(props)) element.setAttribute(name, value);

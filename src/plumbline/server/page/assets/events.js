@@ -2,7 +2,7 @@
 
 import { fold } from "./apis.js";
 import { copy, h, seconds, svg } from "./dom.js";
-import { inline } from "./markdown.js";
+import { inline } from "./markup.js";
 import { state } from "./state.js";
 import { draw } from "./thread.js";
 

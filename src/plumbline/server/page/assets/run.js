@@ -7,6 +7,7 @@ import { api, askKey, EventReader, failure, send } from "./stream.js";
 
 const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where judging takes long.
 const MOST_JUDGED = 1.9 * 2 ** 20; // Bytes; the server takes 2 MiB.
+const MOST_FRAMES = 20_000;
 
 export function tools() {
   const { tools: text, api: name } = state.settings;
@@ -37,7 +38,9 @@ export async function run(parent) {
     status: 0, headers: [], frames: [], complete: false, judgement: null,
   };
   const answer = emptyAnswer();
-  const node = add(conversation, parent.id, { role: "assistant", api: name, model, answer, record: record.id });
+  const { format } = state.settings;
+  const schema = format.kind === "json_schema" ? JSON.parse(format.value) : undefined;
+  const node = add(conversation, parent.id, { role: "assistant", api: name, model, answer, schema, record: record.id });
   const live = { node, record, reader: new EventReader(), controller: new AbortController() };
   Object.assign(state, { live, shown: live });
   emit("thread");
@@ -45,7 +48,10 @@ export async function run(parent) {
   let folded = 0;
   await send(record, live.controller.signal, () => {
     const { events } = live.reader;
-    for (live.reader.take(record.frames); folded < events.length; folded++) APIS[name].fold(answer, events[folded]);
+    for (live.reader.take(record.frames); folded < events.length; folded++) {
+      APIS[name].fold(answer, events[folded]);
+      timeThoughts(node, answer, events[folded].time);
+    }
     emit("answer", live);
     judgeSoon(live);
   });
@@ -65,14 +71,47 @@ export async function run(parent) {
   node.firstToken = record.frames[0]?.[0];
   emit("thread");
   emit("answer", live);
-  await Promise.all([save(), put("records", record)]);
+  await Promise.all([save(), keep(record)]);
   await judge(live, record.complete);
-  await put("records", record);
+  await keep(record);
+}
+
+// A browser takes long to keep thousands of reads, so they are kept as one.
+async function keep(record) {
+  const { frames, ...rest } = record;
+  const data = new Uint8Array(await new Blob(frames.map((each) => each[1])).arrayBuffer());
+  return put("records", { ...rest, data, times: Float64Array.from(frames, ([time]) => time), sizes: Uint32Array.from(frames, (each) => each[1].length) });
+}
+
+function unpacked({ data, times, sizes, ...record }) {
+  if (!data) return record;
+  let place = 0;
+  return { ...record, frames: Array.from(times, (time, number) => [time, data.subarray(place, (place += sizes[number]))]) };
+}
+
+// Note when the thinking of an answer began, and when it was last known to go on.
+function timeThoughts(node, answer, time) {
+  if (!answer.thinking && !answer.summary) return;
+  const thought = (node.thought ??= { from: time, to: time, ended: false });
+  if (!thought.ended) thought.to = time;
+  thought.ended ||= Boolean(answer.text || answer.calls.length);
 }
 
 export const stop = () => state.live?.controller.abort();
 
 const base64 = (data) => data.toBase64?.() ?? btoa(Array.from(data, (each) => String.fromCharCode(each)).join(""));
+
+// The frames of a record in base64, each made once.
+function encoded(live) {
+  live.sent ??= [];
+  live.size ??= 0;
+  for (const [time, data] of live.record.frames.slice(live.sent.length)) {
+    live.size += data.length;
+    if (live.size > MOST_JUDGED) break;
+    live.sent.push([time, base64(data)]);
+  }
+  return live.sent;
+}
 
 function judgeSoon(live) {
   if (live.waiting) return;
@@ -87,12 +126,12 @@ function judgeSoon(live) {
 
 async function judge(live, complete) {
   const { record } = live;
-  const size = record.frames.reduce((sum, [, data]) => sum + data.length, record.body.length);
-  if (!record.status || size > MOST_JUDGED) return;
+  const sent = encoded(live);
+  if (!record.status || live.size + record.body.length > MOST_JUDGED || record.frames.length > MOST_FRAMES) return;
   try {
     const response = await api("/page/judge", { method: "POST", body: JSON.stringify({
       path: record.path, request: base64(new TextEncoder().encode(record.body)), status: record.status, complete,
-      headers: record.headers, frames: record.frames.map(([time, data]) => [time, base64(data)]),
+      headers: record.headers, frames: sent,
     }) });
     const judgement = await response.json();
     if (!record.judgement?.complete) record.judgement = { ...judgement, complete };
@@ -106,8 +145,9 @@ async function judge(live, complete) {
 export async function show(node) {
   if (state.live?.node === node) state.shown = state.live;
   else {
-    const record = node.record && (await get("records", node.record));
-    if (!record) return;
+    const found = node.record && (await get("records", node.record));
+    if (!found) return;
+    const record = unpacked(found);
     const reader = new EventReader();
     reader.take(record.frames);
     state.shown = { node, record, reader };

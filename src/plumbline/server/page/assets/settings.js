@@ -2,6 +2,7 @@
 
 import { APIS } from "./apis.js";
 import { h } from "./dom.js";
+import { FORMATS as EXAMPLES, TOOL } from "./examples.js";
 import { requestBody } from "./run.js";
 import { showRequest } from "./snippets.js";
 import { path, saveSettings, state } from "./state.js";
@@ -11,15 +12,6 @@ const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "tem
 const FORMATS = {
   text: "Text", json_object: "Any JSON object", json_schema: "JSON by a schema", regex: "Regular expression", grammar: "Grammar (GBNF or Lark)",
 };
-const EXAMPLES = {
-  json_schema: JSON.stringify({ type: "object", properties: { name: { type: "string" }, year: { type: "integer" } },
-    required: ["name", "year"], additionalProperties: false }, null, 2),
-  regex: "(yes|no), because [a-z ]{3,40}\\.",
-  grammar: 'root ::= "The answer is " [0-9]+ "."',
-};
-const TOOL = JSON.stringify([{ name: "get_weather", description: "Get the weather of a city.", parameters: {
-  type: "object", properties: { city: { type: "string" } }, required: ["city"] } }], null, 2);
-
 let count = 0;
 function field(label, control, ...more) {
   control.id ||= `field-${++count}`;
