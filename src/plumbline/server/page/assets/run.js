@@ -9,19 +9,23 @@ const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where jud
 const MOST_JUDGED = 1.9 * 2 ** 20; // Bytes; the server takes 2 MiB.
 const MOST_FRAMES = 20_000;
 
-export function tools() {
-  const { tools: text, api: name } = state.settings;
+function tools({ tools: text, api: name }) {
   if (!text.trim() || name === "completions") return [];
   const found = JSON.parse(text);
   return Array.isArray(found) ? found : [found];
 }
 
-export function requestBody(nodes) {
-  const { api: name, model, system, toolChoice, format, logprobs, params } = state.settings;
+export function requestBody(nodes, settings = state.settings) {
+  const { api: name, model, system, toolChoice, format, logprobs, params } = settings;
   const stores = name === "responses" && Boolean(state.status?.stores) && params.responses.store !== false;
-  const body = APIS[name].build({ nodes, system, tools: tools(), toolChoice, format, logprobs, stores });
+  const body = APIS[name].build({ nodes, system, tools: tools(settings), toolChoice, format, logprobs, stores });
   return { model, ...body, ...params[name] };
 }
+
+export const newRecord = (name, body) => ({
+  id: id(), api: name, path: APIS[name].path, body: JSON.stringify(body), at: Date.now(),
+  status: 0, headers: [], frames: [], complete: false, judgement: null,
+});
 
 export async function run(parent) {
   const conversation = state.conversation;
@@ -33,10 +37,7 @@ export async function run(parent) {
     emit("problem", `The request cannot be written: ${error.message}`);
     return;
   }
-  const record = {
-    id: id(), api: name, path: APIS[name].path, body: JSON.stringify(body), at: Date.now(),
-    status: 0, headers: [], frames: [], complete: false, judgement: null,
-  };
+  const record = newRecord(name, body);
   const answer = emptyAnswer();
   const { format } = state.settings;
   const schema = format.kind === "json_schema" ? JSON.parse(format.value) : undefined;
@@ -77,7 +78,7 @@ export async function run(parent) {
 }
 
 // A browser takes long to keep thousands of reads, so they are kept as one.
-async function keep(record) {
+export async function keep(record) {
   const { frames, ...rest } = record;
   const data = new Uint8Array(await new Blob(frames.map((each) => each[1])).arrayBuffer());
   return put("records", { ...rest, data, times: Float64Array.from(frames, ([time]) => time), sizes: Uint32Array.from(frames, (each) => each[1].length) });

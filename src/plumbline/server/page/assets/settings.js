@@ -1,11 +1,14 @@
 // The panel of settings: system prompt, format of answers, tools, and controls made from the contract.
 
 import { APIS } from "./apis.js";
+import { openCompare } from "./compare.js";
 import { h } from "./dom.js";
 import { FORMATS as EXAMPLES, TOOL } from "./examples.js";
+import { presetFields } from "./presets.js";
 import { requestBody } from "./run.js";
 import { showRequest } from "./snippets.js";
 import { path, saveSettings, state } from "./state.js";
+import { t } from "./texts.js";
 
 const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
   "presence_penalty", "frequency_penalty", "seed"];
@@ -135,11 +138,13 @@ export function settingsPanel(view) {
   const instructions = h("textarea", { value: system, rows: 3, oninput: (event) => set("system", event.target.value) });
   const box = h("input", { type: "checkbox", checked: logprobs, onchange: (event) => set("logprobs", event.target.checked) });
   view.replaceChildren(...[
+    ...presetFields(again),
     talks && field("System prompt", instructions),
     h("h2", {}, "Sampling"), ...parameterFields(again),
     h("h2", {}, "Structure"), ...formatFields(again),
     ...(talks ? [h("h2", {}, "Tools"), ...toolFields(again)] : []),
     APIS[api].logprobs && h("label", { className: "check" }, box, "Ask for the probabilities of tokens"),
+    h("button", { type: "button", className: "quiet", onclick: openCompare }, t("compare_two")),
     h("button", { type: "button", className: "quiet", onclick: () => showRequest(requestBody(path(state.conversation))) },
       "Code of the next request"),
   ].filter(Boolean));

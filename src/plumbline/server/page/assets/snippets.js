@@ -1,4 +1,4 @@
-// Write a request as code: curl, Python and JavaScript.
+// Write a request as code: curl, Python with the clients of OpenAI and Anthropic, JavaScript, and JSON.
 
 import { APIS } from "./apis.js";
 import { copy, $, h } from "./dom.js";
@@ -25,19 +25,30 @@ function curl(path, body) {
   return `curl -N ${base}${path} \\\n  -H "Content-Type: application/json"${auth} \\\n  -d '${quoted}'`;
 }
 
-function pythonCode(path, body) {
-  const auth = key() ? `, "Authorization": f"Bearer {os.environ['${KEY}']}"` : "";
-  return `import json${key() ? "\nimport os" : ""}
-import urllib.request
+// What the clients name themselves; the rest of a body goes into `extra_body`.
+const NAMED = ["model", "stream", "stream_options", "tools", "tool_choice"];
+const SAMPLING = ["temperature", "top_p", "top_logprobs"];
+const COUNTS = ["logprobs", "max_tokens", "seed", "stop", "n", "presence_penalty", "frequency_penalty"];
+const CALLS = {
+  "/v1/chat/completions": ["chat.completions", "messages", "response_format", "max_completion_tokens", "reasoning_effort", ...SAMPLING, ...COUNTS],
+  "/v1/completions": ["completions", "prompt", "temperature", "top_p", ...COUNTS],
+  "/v1/responses": ["responses", "input", "instructions", "store", "previous_response_id", "include", "max_output_tokens", "reasoning", "text", ...SAMPLING],
+  "/v1/messages": ["messages", "messages", "max_tokens", "system", "stop_sequences"],
+};
 
-request = urllib.request.Request(
-    "${base}${path}",
-    data=json.dumps(${python(body, "    ")}).encode(),
-    headers={"Content-Type": "application/json"${auth}},
-)
-with urllib.request.urlopen(request) as answer:
-    for line in answer:
-        print(line.decode(), end="")
+function pythonCode(path, body) {
+  const [call, ...own] = CALLS[path];
+  const [named, extra] = [{}, {}];
+  for (const [name, value] of Object.entries(body)) ([...NAMED, ...own].includes(name) ? named : extra)[name] = value;
+  const client = path === "/v1/messages" ? ["anthropic", "Anthropic", base] : ["openai", "OpenAI", `${base}/v1`];
+  const parts = Object.entries(named).map(([name, value]) => `    ${name}=${python(value, "    ")},\n`);
+  if (Object.keys(extra).length) parts.push(`    extra_body=${python(extra, "    ")},\n`);
+  return `${key() ? "import os\n\n" : ""}from ${client[0]} import ${client[1]}
+
+client = ${client[1]}(base_url="${client[2]}", api_key=${key() ? `os.environ["${KEY}"]` : '"none"'})
+for event in client.${call}.create(
+${parts.join("")}):
+    print(event.model_dump_json())
 `;
 }
 
@@ -55,7 +66,7 @@ for await (const part of answer.body) {
 `;
 }
 
-const LANGUAGES = { curl, Python: pythonCode, JavaScript: javascript };
+const LANGUAGES = { curl, Python: pythonCode, JavaScript: javascript, JSON: (_, body) => JSON.stringify(body, null, 2) };
 
 export function showRequest(body) {
   const { path } = APIS[state.settings.api];

@@ -2,6 +2,7 @@
 
 import { answerView } from "./answer.js";
 import { resultCard } from "./calls.js";
+import { openCompare } from "./compare.js";
 import { arrange, copy, $, h, seconds } from "./dom.js";
 import { TOOL } from "./examples.js";
 import { run, show } from "./run.js";
@@ -64,6 +65,7 @@ function assistantMessage(node) {
   arrange(view.article, [view.element, state.live?.node !== node && toolbar(node,
       button(t("copy"), () => copy(node.answer.text, t("answer"))),
       button(t("again"), () => run(parent), { disabled: busy || !parent }),
+      button(t("compare"), openCompare, { disabled: busy }),
       node.record && button(t("events"), () => show(node)), node.record && button(t("code"), () => showCode(node)),
       h("span", { className: "muted facts" }, facts(node, node.answer)))].filter(Boolean));
   return view.article;
