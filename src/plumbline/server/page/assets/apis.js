@@ -2,6 +2,8 @@
 //
 // An answer is { text, thinking, calls, tokens, finish, usage, error } and what the next request needs of it.
 
+import { t } from "./texts.js";
+
 const parse = (text) => { try { return JSON.parse(text); } catch { return text; } };
 const compact = (object) =>
   Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined && value !== null));
@@ -13,7 +15,7 @@ export const emptyAnswer = () => ({
 function constraint(format, names) {
   if (["text", undefined].includes(format.kind)) return {};
   const value = names[format.kind];
-  if (!value) throw new Error(`This API has no answers of the format "${format.kind}". Choose another API or format.`);
+  if (!value) throw new Error(t("format_unknown", { name: format.kind }));
   return value(format.kind === "json_schema" ? JSON.parse(format.value) : format.value);
 }
 

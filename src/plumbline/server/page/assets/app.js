@@ -11,9 +11,10 @@ import { add, all, begin, emit, on, path, remove, save, saveSettings, state } fr
 import { api, key } from "./stream.js";
 import { startThread } from "./thread.js";
 import { tokensPanel } from "./tokens.js";
+import { chosen, LANGUAGES, t, translate, useLanguage } from "./texts.js";
 
 const PANELS = {
-  settings: ["Settings", settingsPanel], events: ["Events", eventsPanel], tokens: ["Tokens", tokensPanel], server: ["Server", serverPanel],
+  settings: [t("settings"), settingsPanel], events: [t("events"), eventsPanel], tokens: [t("tokens"), tokensPanel], server: [t("server"), serverPanel],
 };
 const narrow = matchMedia("(max-width: 1080px)");
 
@@ -73,7 +74,7 @@ async function models() {
 }
 
 function openConversation(conversation) {
-  if (state.live) return notice("Stop the answer first.");
+  if (state.live) return notice(t("stop_first"));
   state.conversation = conversation;
   state.shown = null;
   if (conversation.api) state.settings.api = conversation.api;
@@ -91,10 +92,10 @@ async function conversations() {
   const found = (await all("conversations")).sort((one, other) => other.at - one.at);
   $("conversations").replaceChildren(...found.map((conversation) => h("li", {},
     h("button", { type: "button", className: "entry", ariaCurrent: conversation.id === state.conversation.id ? "true" : null,
-      onclick: () => openConversation(conversation) }, conversation.title || "Untitled"),
-    h("button", { type: "button", className: "icon", ariaLabel: `Delete ${conversation.title}`, onclick: async () => {
-      if (state.live) return notice("Stop the answer first.");
-      if (!confirm(`Delete “${conversation.title}” from this browser?`)) return undefined;
+      onclick: () => openConversation(conversation) }, conversation.title || t("untitled")),
+    h("button", { type: "button", className: "icon", ariaLabel: t("delete", { name: conversation.title }), onclick: async () => {
+      if (state.live) return notice(t("stop_first"));
+      if (!confirm(t("delete_really", { name: conversation.title }))) return undefined;
       await remove(conversation);
       if (conversation.id === state.conversation.id) startNew();
       return emit("conversations");
@@ -102,7 +103,7 @@ async function conversations() {
 }
 
 function startNew() {
-  if (state.live) return notice("Stop the answer first.");
+  if (state.live) return notice(t("stop_first"));
   begin();
   openConversation(state.conversation);
   return $("prompt").focus();
@@ -121,12 +122,12 @@ async function openStored(event) {
     openConversation(state.conversation);
     $("stored-id").value = "";
   } catch (error) {
-    notice(`This response cannot be opened: ${error.message}`);
+    notice(t("stored_wrong", { problem: error.message }));
   }
 }
 
 function themes() {
-  const label = () => ($("theme").textContent = `Theme: ${document.documentElement.dataset.theme}`);
+  const label = () => ($("theme").textContent = t("theme", { name: t(`theme_${document.documentElement.dataset.theme}`) }));
   $("theme").addEventListener("click", () => {
     const root = document.documentElement;
     root.dataset.theme = { auto: "light", light: "dark", dark: "auto" }[root.dataset.theme];
@@ -153,7 +154,15 @@ function react() {
   });
 }
 
+function languages() {
+  $("language").append(h("option", { value: "" }, t("language_browser")),
+    ...Object.entries(LANGUAGES).map(([name, label]) => h("option", { value: name, lang: name, selected: name === chosen() }, label)));
+  $("language").addEventListener("change", () => useLanguage($("language").value));
+}
+
 async function start() {
+  translate(document);
+  languages();
   begin();
   react();
   themes();
@@ -178,4 +187,4 @@ async function start() {
   emit("conversations");
 }
 
-start().catch((error) => notice(`The page cannot start: ${error.message}`));
+start().catch((error) => notice(t("start_wrong", { problem: error.message })));

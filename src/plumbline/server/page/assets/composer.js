@@ -4,6 +4,7 @@ import { $, h } from "./dom.js";
 import { run, stop } from "./run.js";
 import { add, emit, on, readsPictures, state } from "./state.js";
 import { followAgain } from "./thread.js";
+import { t } from "./texts.js";
 
 const MOST_BYTES = 8 * 2 ** 20; // Of one picture; the server takes bodies of 10 MiB.
 let images = [];
@@ -15,8 +16,8 @@ function grow() {
 }
 
 function showImages() {
-  $("attachments").replaceChildren(...images.map((url, place) => h("li", {}, h("img", { src: url, alt: `Picture ${place + 1}` }),
-    h("button", { type: "button", className: "icon", ariaLabel: `Remove picture ${place + 1}`, onclick: () => {
+  $("attachments").replaceChildren(...images.map((url, place) => h("li", {}, h("img", { src: url, alt: t("picture", { number: place + 1 }) }),
+    h("button", { type: "button", className: "icon", ariaLabel: t("picture_remove", { number: place + 1 }), onclick: () => {
       images.splice(place, 1);
       showImages();
     } }, "×"))));
@@ -25,10 +26,10 @@ function showImages() {
 async function attach(files) {
   const pictures = [...files].filter((file) => file.type.startsWith("image/"));
   if (!pictures.length) return;
-  if (!readsPictures()) return emit("problem", "This model does not read pictures on its engine.");
+  if (!readsPictures()) return emit("problem", t("picture_unread"));
   for (const file of pictures) {
     if (file.size > MOST_BYTES) {
-      emit("problem", `${file.name} has more than 8 MiB.`);
+      emit("problem", t("picture_large", { name: file.name }));
       continue;
     }
     images.push(await new Promise((resolve) => {
@@ -79,8 +80,8 @@ export function startComposer() {
   }
   document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
   on("thread", () => {
-    $("send").textContent = state.live ? "Stop" : "Send";
-    $("hint").textContent = state.live ? "Escape stops" : "Enter sends, Shift+Enter breaks the line";
+    $("send").textContent = state.live ? t("stop") : t("send");
+    $("hint").textContent = state.live ? t("hint_stop") : t("hint_send");
   });
   on("models", () => ($("attach").hidden = !readsPictures()));
 }

@@ -1,5 +1,7 @@
 // Build elements. Text always becomes a text node, so nothing that a model or a server writes can be markup.
 
+import { t } from "./texts.js";
+
 export const $ = (id) => document.getElementById(id);
 
 export function h(tag, props = {}, ...children) {
@@ -37,9 +39,9 @@ export function notice(text) {
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);
-    notice(`${what} copied.`);
+    notice(t("copied", { what }));
   } catch {
-    notice("The browser does not allow copying here. Select the text and copy it by hand.");
+    notice(t("copy_failed"));
   }
 }
 

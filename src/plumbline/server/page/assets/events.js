@@ -5,8 +5,10 @@ import { copy, h, seconds, svg } from "./dom.js";
 import { inline } from "./markup.js";
 import { state } from "./state.js";
 import { draw } from "./thread.js";
+import { t } from "./texts.js";
 
 const SHORT = 90;
+const MOST = 1000; // Rows that are shown at first.
 let playing = 0; // The timer of a replay.
 
 export function stopReplay() {
@@ -37,8 +39,8 @@ const about = (rule, rules) => (rules[rule] ? `${rule} ${rules[rule].level}: ${r
 function finding(each, rules, folded = false) {
   const [outer, head] = folded ? ["details", "summary"] : ["div", "p"];
   return h(outer, { className: `finding ${each.verdict}` }, h(head, {}, h("b", {}, each.rule), ` ${each.title}`),
-    h("p", {}, `Expected ${each.expected}, got ${each.actual}.`),
-    h("p", { className: "muted" }, each.pointer && `At ${each.pointer}. `, ...inline(rules[each.rule]?.sentence || "")));
+    h("p", {}, t("expected", { expected: each.expected, actual: each.actual })),
+    h("p", { className: "muted" }, each.pointer && `${t("at", { place: each.pointer })} `, ...inline(rules[each.rule]?.sentence || "")));
 }
 
 function row(event, number, judgement) {
@@ -61,11 +63,11 @@ function row(event, number, judgement) {
 
 function verdict(record) {
   const { judgement } = record;
-  if (!judgement) return h("p", { className: "verdict muted" }, "Not judged yet.");
-  if (judgement.failed) return h("p", { className: "verdict muted" }, `Not judged: ${judgement.failed}`);
+  if (!judgement) return h("p", { className: "verdict muted" }, t("judged_not_yet"));
+  if (judgement.failed) return h("p", { className: "verdict muted" }, t("judged_not", { problem: judgement.failed }));
   const count = judgement.findings.length;
-  const text = count ? `${count} violation${count > 1 ? "s" : ""} found by ${judgement.checks} checks.`
-    : `${judgement.checks} checks found no violation${judgement.complete ? "" : " so far"}.`;
+  const text = count ? t("judged_wrong", { count, checks: judgement.checks })
+    : t(judgement.complete ? "judged_right" : "judged_right_yet", { checks: judgement.checks });
   return h("p", { className: count ? "verdict wrong" : "verdict right" }, text);
 }
 
@@ -81,12 +83,12 @@ function replay(shown, rows) {
   const { node, record, reader: { events } } = shown;
   const end = events.at(-1)?.time || 1;
   const where = h("output", {});
-  const slider = h("input", { type: "range", min: 0, max: events.length, value: events.length, ariaLabel: "Events shown" });
-  const play = h("button", { type: "button", className: "quiet" }, "Replay");
+  const slider = h("input", { type: "range", min: 0, max: events.length, value: events.length, ariaLabel: t("events_shown") });
+  const play = h("button", { type: "button", className: "quiet" }, t("replay"));
   const move = (count) => {
     slider.value = count;
-    where.textContent = `${count} of ${events.length} events · ${seconds(count ? events[count - 1].time : 0)}`;
-    rows.forEach((each, number) => each.classList.toggle("later", number >= count));
+    where.textContent = t("events_of", { count, all: events.length, time: seconds(count ? events[count - 1].time : 0) });
+    rows.forEach((each, number) => each.classList.toggle("later", kept.from + number >= count));
     draw(node, count === events.length ? node.answer : fold(record.api, events, count));
   };
   const next = (count) => {
@@ -97,35 +99,49 @@ function replay(shown, rows) {
   };
   const finish = () => {
     stopReplay();
-    play.textContent = "Replay";
+    play.textContent = t("replay");
   };
   play.addEventListener("click", () => {
     if (playing) return finish();
-    play.textContent = "Pause";
+    play.textContent = t("pause");
     return next(Number(slider.value) % events.length);
   });
   slider.addEventListener("input", () => {
     finish();
     move(Number(slider.value));
   });
-  where.textContent = `${events.length} events · ${seconds(end)}`;
+  where.textContent = t("events_all", { all: events.length, time: seconds(end) });
   return h("div", { className: "replay" }, timeline(events, record.judgement?.findings || [], end), slider,
     h("div", { className: "line" }, play, where));
 }
 
 // Return the rows of a record. New events are appended; a new judgement makes all rows anew, and keeps open what was.
+// Of a long stream the last ones are shown, until the reader asks for all.
 let kept = {};
 function rowsOf(record, events) {
   const { judgement } = record;
   if (kept.record !== record || kept.judgement !== judgement) {
-    const open = kept.record === record ? [...kept.list.children].map((each) => each.open) : [];
-    kept = { record, judgement, list: h("div", { className: "events" }) };
-    kept.list.append(...open.map((opened, number) => Object.assign(row(events[number], number, judgement), { open: opened })));
+    const same = kept.record === record;
+    const open = same ? [...kept.list.children].map((each) => each.open) : [];
+    const from = same ? kept.from : Math.max(0, events.length - MOST);
+    kept = { record, judgement, from, all: same && kept.all, list: h("div", { className: "events" }) };
+    kept.list.append(...open.map((opened, place) => Object.assign(row(events[from + place], from + place, judgement), { open: opened })));
   }
-  for (let number = kept.list.children.length; number < events.length; number++) {
+  for (let number = kept.from + kept.list.children.length; number < events.length; number++) {
     kept.list.append(row(events[number], number, judgement));
   }
+  while (!kept.all && kept.list.children.length > 2 * MOST) {
+    [...kept.list.children].slice(0, MOST).forEach((each) => each.remove());
+    kept.from += MOST;
+  }
   return kept.list;
+}
+
+function earlier(view) {
+  return h("button", { type: "button", className: "quiet", onclick: () => {
+    kept = { record: kept.record, list: h("div"), from: 0, all: true };
+    eventsPanel(view);
+  } }, t("events_earlier", { count: kept.from }));
 }
 
 export function eventsPanel(view) {
@@ -134,19 +150,20 @@ export function eventsPanel(view) {
   const drawn = shown && [shown.record.id, shown.record.status, shown.reader.events.length, state.live === shown].join();
   if (shown && kept.drawn === drawn && kept.judgement === shown.record.judgement && view.contains(kept.list)) return undefined;
   stopReplay();
-  if (!shown) return view.replaceChildren(h("p", { className: "muted" }, "The events of an answer appear here while it is written."));
+  if (!shown) return view.replaceChildren(h("p", { className: "muted" }, t("events_none")));
   const { record, reader: { events } } = shown;
   const list = rowsOf(record, events);
   const rows = [...list.children];
   kept.drawn = drawn;
   const general = (record.judgement?.findings || []).filter((each) => each.event === null);
-  const raw = () => new Blob(record.frames.map(([, data]) => data)).text().then((text) => copy(text, "The stream"));
+  const raw = () => new Blob(record.frames.map(([, data]) => data)).text().then((text) => copy(text, t("stream")));
   const writing = state.live?.record === record;
   return view.replaceChildren(...[
-    h("div", { className: "line" }, h("h2", {}, `${record.path}`), h("span", { className: "muted" }, `status ${record.status || "…"}`),
-      h("button", { type: "button", className: "quiet", onclick: raw }, "Copy raw")),
+    h("div", { className: "line" }, h("h2", {}, `${record.path}`), h("span", { className: "muted" }, t("problem_status", { status: record.status || "…" })),
+      h("button", { type: "button", className: "quiet", onclick: raw }, t("copy_raw"))),
     verdict(record), ...general.map((each) => finding(each, record.judgement.rules, true)),
     !writing && events.length > 1 && replay(shown, rows),
+    kept.from > 0 && earlier(view),
     list,
     !events.length && record.frames.length > 0 && h("pre", { tabIndex: 0 }, new TextDecoder().decode(record.frames[0][1])),
   ].filter(Boolean));

@@ -4,6 +4,7 @@ import { APIS, emptyAnswer } from "./apis.js";
 import { id } from "./dom.js";
 import { add, emit, get, path, put, save, state } from "./state.js";
 import { api, askKey, EventReader, failure, send } from "./stream.js";
+import { t } from "./texts.js";
 
 const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where judging takes long.
 const MOST_JUDGED = 1.9 * 2 ** 20; // Bytes; the server takes 2 MiB.
@@ -34,7 +35,7 @@ export async function run(parent) {
   try {
     body = requestBody(path(conversation, parent.id));
   } catch (error) {
-    emit("problem", `The request cannot be written: ${error.message}`);
+    emit("problem", t("request_wrong", { problem: error.message }));
     return;
   }
   const record = newRecord(name, body);
@@ -60,8 +61,8 @@ export async function run(parent) {
   if (record.status === 401) {
     delete conversation.nodes[node.id];
     conversation.leaf = parent.id;
-    if (await askKey("The server does not accept this key.")) return run(parent);
-    emit("problem", "The server needs a key.");
+    if (await askKey(t("key_refused"))) return run(parent);
+    emit("problem", t("key_needed"));
     return emit("thread");
   }
   if (record.status >= 400) answer.error = failure(await new Blob(record.frames.map(([, data]) => data)).text(), record.status);

@@ -4,6 +4,7 @@ import { bytes, h, seconds, svg } from "./dom.js";
 import { show } from "./run.js";
 import { all, emit, state } from "./state.js";
 import { api } from "./stream.js";
+import { language, t } from "./texts.js";
 
 const EVERY = 2000; // Milliseconds between readings.
 const KEPT = 60;
@@ -32,11 +33,11 @@ const share = (value) => `${Math.round(100 * value)} %`;
 const plain = (value) => (value < 10 ? value.toFixed(1).replace(/\.0$/, "") : Math.round(value).toString());
 
 const SERIES = [
-  ["Running requests", gauge("num_requests_running"), plain], ["Waiting requests", gauge("num_requests_waiting"), plain],
-  ["Tokens per second", tokensPerSecond, plain], ["Time to first token", mean("time_to_first_token"), seconds],
-  ["Between tokens", mean("inter_token_latency"), seconds], ["Whole answers", mean("e2e_request_latency"), seconds],
-  ["Prompt tokens from the cache", ratio("prefix_cache_hits_total", "prefix_cache_queries_total"), share],
-  ["Cache in use", gauge("kv_cache_usage_ratio"), share],
+  [t("running"), gauge("num_requests_running"), plain], [t("queued"), gauge("num_requests_waiting"), plain],
+  [t("speed"), tokensPerSecond, plain], [t("first_token"), mean("time_to_first_token"), seconds],
+  [t("between"), mean("inter_token_latency"), seconds], [t("whole_answers"), mean("e2e_request_latency"), seconds],
+  [t("cache_hits"), ratio("prefix_cache_hits_total", "prefix_cache_queries_total"), share],
+  [t("cache_used"), gauge("kv_cache_usage_ratio"), share],
 ];
 
 function sparkline(values) {
@@ -60,11 +61,11 @@ const facts = (pairs) => h("dl", { className: "facts" }, ...pairs.filter(([, val
 function card(model) {
   const { engine } = model;
   return h("div", { className: "card" }, h("h2", {}, model.names.join(", ")), facts([
-    ["Engine", `${engine.name}: ${engine.why}`], ["Context", `${engine.context.toLocaleString("en")} tokens`],
-    ["Weights", model.weight_bytes && bytes(model.weight_bytes)], ["Vocabulary", engine.vocabulary.toLocaleString("en")],
-    ["Device", engine.runs_on], ["Cache", [engine.cache_bytes && bytes(engine.cache_bytes),
-      engine.cache_tokens && `${engine.cache_tokens.toLocaleString("en")} tokens`].filter(Boolean).join(", ")],
-    ["Reads", ["text", ...engine.modalities].join(", ")], ["Dialect", model.tool_calls],
+    [t("engine"), `${engine.name}: ${engine.why}`], [t("context"), t("facts_tokens", { count: engine.context.toLocaleString(language) })],
+    [t("weights"), model.weight_bytes && bytes(model.weight_bytes)], [t("vocabulary"), engine.vocabulary.toLocaleString(language)],
+    [t("device"), engine.runs_on], [t("cache"), [engine.cache_bytes && bytes(engine.cache_bytes),
+      engine.cache_tokens && t("facts_tokens", { count: engine.cache_tokens.toLocaleString(language) })].filter(Boolean).join(", ")],
+    [t("reads"), [t("text"), ...engine.modalities].join(", ")], [t("dialect"), model.tool_calls],
   ]));
 }
 
@@ -77,10 +78,10 @@ function requests(list, conversations) {
     return h("tr", {}, h("td", {}, new Date(request.at * 1000).toTimeString().slice(0, 8)),
       h("td", {}, node ? h("button", { type: "button", className: "link", onclick: () => show(node) }, what) : what),
       h("td", {}, request.status || "…"), h("td", {}, request.first_byte === null ? "" : seconds(request.first_byte)),
-      h("td", {}, request.seconds === null ? "runs" : seconds(request.seconds)));
+      h("td", {}, request.seconds === null ? t("runs") : seconds(request.seconds)));
   };
   return h("div", { className: "table", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {},
-    ...["At", "Request", "Status", "First byte", "Whole"].map((name) => h("th", { scope: "col" }, name)))),
+    ...[t("column_at"), t("column_request"), t("column_status"), t("column_first"), t("column_whole")].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...list.map(line))));
 }
 
@@ -104,25 +105,25 @@ async function refresh(view) {
     ...(status.oversees ? [h("div", { className: "tiles" }, ...SERIES.map(tile))] : []),
     ...status.models.map(card),
     h("div", { className: "card" }, h("h2", {}, `Plumbline ${status.version}`), facts([
-      ["Python", status.python], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
-      ["Of the device", status.device_memory && status.device_memory.map(bytes).join(" of ")],
-      ["Processes", status.processes > 1 && `${status.processes}; memory and requests are those of one`],
-      ["Responses", status.stores ? "are stored" : "are not stored"]])),
+      ["Python", status.python], [t("memory"), status.memory_bytes && bytes(status.memory_bytes)],
+      [t("device_memory"), status.device_memory && status.device_memory.map(bytes).join(" / ")],
+      [t("processes"), status.processes > 1 && t("processes_about", { count: status.processes })],
+      [t("responses"), status.stores ? t("stored") : t("stored_not")]])),
     ...(status.oversees ? [
-      h("div", { className: "line" }, h("h2", {}, "Last requests"), h("label", { className: "check" }, box, "Show the texts of this browser")),
+      h("div", { className: "line" }, h("h2", {}, t("last_requests")), h("label", { className: "check" }, box, t("show_texts"))),
       requests(status.requests, conversations),
-    ] : [h("p", { className: "muted" }, "Numbers and requests of all keys are shown to an admin key, or one with metrics=yes.")]));
+    ] : [h("p", { className: "muted" }, t("needs_admin"))]));
   if (focused) box.focus();
 }
 
 export async function serverPanel(view) {
-  if (!readings.length) view.replaceChildren(h("p", { className: "muted" }, "Reading the state of the server…"));
+  if (!readings.length) view.replaceChildren(h("p", { className: "muted" }, t("reading")));
   while (view.dataset.tab === "server") {
     if (document.visibilityState === "visible") {
       try {
         await refresh(view);
       } catch (error) {
-        view.replaceChildren(h("p", { className: "problem", role: "alert" }, `The server does not answer: ${error.message}`));
+        view.replaceChildren(h("p", { className: "problem", role: "alert" }, t("server_silent", { problem: error.message })));
       }
     }
     await new Promise((resolve) => setTimeout(resolve, EVERY));

@@ -13,7 +13,7 @@ import { t } from "./texts.js";
 const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
   "presence_penalty", "frequency_penalty", "seed"];
 const FORMATS = {
-  text: "Text", json_object: "Any JSON object", json_schema: "JSON by a schema", regex: "Regular expression", grammar: "Grammar (GBNF or Lark)",
+  text: t("format_text"), json_object: t("format_object"), json_schema: t("format_schema"), regex: t("format_regex"), grammar: t("format_grammar"),
 };
 let count = 0;
 function field(label, control, ...more) {
@@ -51,7 +51,7 @@ function set(name, value) {
 
 function formatFields(again) {
   const { format } = state.settings;
-  const parts = [field("Format of answers", select(FORMATS, format.kind, (kind) => {
+  const parts = [field(t("format"), select(FORMATS, format.kind, (kind) => {
     set("format", { kind, value: EXAMPLES[kind] || "" });
     again();
   }))];
@@ -67,20 +67,20 @@ function toolFields(again) {
   const check = (text) => {
     const found = JSON.parse(text);
     const wrong = (Array.isArray(found) ? found : [found]).findIndex((tool) => typeof tool?.name !== "string");
-    if (wrong >= 0) throw new Error(`Tool ${wrong + 1} has no name. A tool is {"name", "description", "parameters"}.`);
+    if (wrong >= 0) throw new Error(t("tool_unnamed", { number: wrong + 1 }));
   };
   return [
-    editor("Tools, as a JSON list", tools, check, (value) => set("tools", value)),
+    editor(t("tools_list"), tools, check, (value) => set("tools", value)),
     h("div", { className: "line bottom" },
-      h("button", { type: "button", className: "quiet", onclick: () => { set("tools", TOOL); again(); } }, "Insert an example"),
-      field("Calls", select({ auto: "The model decides", required: "Required", none: "None" }, toolChoice, (value) => set("toolChoice", value)))),
+      h("button", { type: "button", className: "quiet", onclick: () => { set("tools", TOOL); again(); } }, t("tools_example")),
+      field(t("calls"), select({ auto: t("calls_auto"), required: t("calls_required"), none: t("calls_none") }, toolChoice, (value) => set("toolChoice", value)))),
   ];
 }
 
 const range = ({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }) => {
   const [low, high] = [minimum ?? exclusiveMinimum, maximum ?? exclusiveMaximum]
     .map((bound) => (Math.abs(bound) < 2 ** 40 ? bound : undefined)); // Bounds of the machine say nothing to people.
-  return low !== undefined && high !== undefined ? `${low} to ${high}` : low !== undefined ? `from ${low}` : "";
+  return low !== undefined && high !== undefined ? t("range", { low, high }) : low !== undefined ? t("range_from", { low }) : "";
 };
 
 function input(control, values) {
@@ -91,14 +91,14 @@ function input(control, values) {
     saveSettings();
   };
   if (control.enum || kind === "boolean") {
-    const options = kind === "boolean" ? { "": "Default", true: "Yes", false: "No" }
-      : { "": "Default", ...Object.fromEntries(control.enum.map((each) => [each, each])) };
+    const options = kind === "boolean" ? { "": t("default"), true: t("yes"), false: t("no") }
+      : { "": t("default"), ...Object.fromEntries(control.enum.map((each) => [each, each])) };
     return select(options, String(values[name] ?? ""), (value) => change(value && kind === "boolean" ? value === "true" : value));
   }
   const number = kind !== "string";
   return h("input", {
     type: number ? "number" : "text", min: minimum, max: maximum, step: kind === "integer" ? 1 : "any",
-    value: values[name] ?? "", placeholder: control.default !== undefined ? `${control.default}` : "default",
+    value: values[name] ?? "", placeholder: control.default !== undefined ? `${control.default}` : t("default"),
     onchange: (event) => {
       if (event.target.reportValidity()) change(number && event.target.value !== "" ? Number(event.target.value) : event.target.value);
     },
@@ -111,7 +111,7 @@ function parameter(control, values) {
   element.setAttribute("aria-describedby", about.id);
   const made = field(control.name, element, about);
   made.classList.add("parameter");
-  const more = [range(control), control.deprecated && "deprecated"].filter(Boolean).join(", ");
+  const more = [range(control), control.deprecated && t("deprecated")].filter(Boolean).join(", ");
   made.querySelector("label").append(h("span", { className: "muted" }, ` ${more}`));
   return made;
 }
@@ -121,13 +121,13 @@ function parameterFields(again) {
   const controls = state.controls[api] || [];
   const common = COMMON.map((name) => controls.find((control) => control.name === name)).filter((control) => control && (!control.deprecated || control.name === "seed"));
   const others = controls.filter((control) => !common.includes(control)).map((control) => parameter(control, params[api]));
-  const filter = h("input", { type: "search", placeholder: "Filter", oninput: (event) =>
+  const filter = h("input", { type: "search", placeholder: t("filter"), oninput: (event) =>
     others.forEach((made) => (made.hidden = !made.textContent.toLowerCase().includes(event.target.value.toLowerCase()))) });
   return [
     h("div", { className: "grid" }, ...common.map((control) => parameter(control, params[api]))),
-    h("details", {}, h("summary", {}, `All other parameters (${others.length})`), field("Filter parameters", filter), ...others),
+    h("details", {}, h("summary", {}, t("parameters_other", { count: others.length })), field(t("filter_about"), filter), ...others),
     h("button", { type: "button", className: "quiet",
-      onclick: () => { params[api] = {}; saveSettings(); again(); } }, "Use all defaults"),
+      onclick: () => { params[api] = {}; saveSettings(); again(); } }, t("defaults")),
   ];
 }
 
@@ -139,13 +139,13 @@ export function settingsPanel(view) {
   const box = h("input", { type: "checkbox", checked: logprobs, onchange: (event) => set("logprobs", event.target.checked) });
   view.replaceChildren(...[
     ...presetFields(again),
-    talks && field("System prompt", instructions),
-    h("h2", {}, "Sampling"), ...parameterFields(again),
-    h("h2", {}, "Structure"), ...formatFields(again),
-    ...(talks ? [h("h2", {}, "Tools"), ...toolFields(again)] : []),
-    APIS[api].logprobs && h("label", { className: "check" }, box, "Ask for the probabilities of tokens"),
+    talks && field(t("system"), instructions),
+    h("h2", {}, t("sampling")), ...parameterFields(again),
+    h("h2", {}, t("structure")), ...formatFields(again),
+    ...(talks ? [h("h2", {}, t("tools")), ...toolFields(again)] : []),
+    APIS[api].logprobs && h("label", { className: "check" }, box, t("probabilities")),
     h("button", { type: "button", className: "quiet", onclick: openCompare }, t("compare_two")),
     h("button", { type: "button", className: "quiet", onclick: () => showRequest(requestBody(path(state.conversation))) },
-      "Code of the next request"),
+      t("code_next")),
   ].filter(Boolean));
 }

@@ -4,6 +4,7 @@ import { APIS } from "./apis.js";
 import { copy, $, h } from "./dom.js";
 import { get, state } from "./state.js";
 import { base, key } from "./stream.js";
+import { t } from "./texts.js";
 
 const KEY = "PLUMBLINE_API_KEY";
 
@@ -86,11 +87,11 @@ function open(path, body) {
   };
   const tabs = Object.keys(LANGUAGES).map((name) => h("button", { type: "button", className: "quiet", onclick: () => choose(name) }, name));
   $("code").replaceChildren(
-    h("div", { className: "line" }, h("h2", { id: "code-title" }, "This request as code"), ...tabs),
+    h("div", { className: "line" }, h("h2", { id: "code-title" }, t("code_title")), ...tabs),
     h("pre", { tabIndex: 0 }, code),
     h("div", { className: "actions" },
-      h("button", { type: "button", className: "quiet", onclick: () => $("code").close() }, "Close"),
-      h("button", { type: "button", className: "primary", onclick: () => copy(code.textContent, "Code") }, "Copy")));
+      h("button", { type: "button", className: "quiet", onclick: () => $("code").close() }, t("close")),
+      h("button", { type: "button", className: "primary", onclick: () => copy(code.textContent, t("code")) }, t("copy"))));
   choose("curl");
   $("code").showModal();
 }

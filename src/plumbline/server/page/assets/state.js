@@ -4,6 +4,7 @@
 // A conversation is a tree: each message names its parent, so that an edited or repeated message is a new branch.
 
 import { id } from "./dom.js";
+import { t } from "./texts.js";
 
 const STARTING = {
   api: "chat", model: "", system: "", tools: "", toolChoice: "auto", logprobs: false,
@@ -86,7 +87,7 @@ export function add(conversation, parent, node) {
   conversation.nodes[added.id] = added;
   conversation.leaf = added.id;
   conversation.at = Date.now();
-  if (!conversation.title && node.role === "user") conversation.title = (node.text || "Picture").slice(0, 60);
+  if (!conversation.title && node.role === "user") conversation.title = (node.text || t("picture_only")).slice(0, 60);
   return added;
 }
 

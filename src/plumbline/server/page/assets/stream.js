@@ -1,6 +1,7 @@
 // Send requests to the server, and record the bytes of answers with the times of their arrival.
 
 import { $ } from "./dom.js";
+import { t } from "./texts.js";
 
 export const key = () => sessionStorage.getItem("key") || "";
 
@@ -35,7 +36,7 @@ export const headers = () => ({
 // Fetch something small; asks for a key where the server wants one. Fails with the server's message.
 export async function api(path, options = {}) {
   const response = await fetch(base + path, { ...options, headers: headers() });
-  if (response.status === 401 && await askKey(key() ? "The server does not know this key." : "")) return api(path, options);
+  if (response.status === 401 && await askKey(key() ? t("key_unknown") : "")) return api(path, options);
   if (!response.ok) throw new Error(failure(await response.text(), response.status).message);
   return response;
 }
@@ -45,7 +46,7 @@ export function failure(text, status) {
     const found = JSON.parse(text);
     return { status, ...(found.error || found) };
   } catch {
-    return { status, message: text.slice(0, 500) || `The server answered with status ${status}.` };
+    return { status, message: text.slice(0, 500) || t("status_only", { status }) };
   }
 }
 
@@ -64,7 +65,7 @@ export async function send(record, signal, arrived) {
     record.complete = true;
   } catch (error) {
     record.stopped = signal.aborted;
-    if (!signal.aborted) record.error = `The connection broke: ${error.message}`;
+    if (!signal.aborted) record.error = t("connection", { problem: error.message });
   }
   record.seconds = (performance.now() - began) / 1000;
 }

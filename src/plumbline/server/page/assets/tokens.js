@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { state } from "./state.js";
+import { t } from "./texts.js";
 
 const STEPS = [0.9, 0.6, 0.3, 0.1]; // Bounds of the colours.
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
@@ -9,7 +10,7 @@ const visible = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "→").r
 const level = (logprob) => STEPS.filter((bound) => Math.exp(logprob ?? 0) < bound).length;
 
 function alternatives(token) {
-  return h("table", { className: "alternatives" }, h("caption", {}, `“${visible(token.text)}” and what else was likely`),
+  return h("table", { className: "alternatives" }, h("caption", {}, t("tokens_likely", { token: visible(token.text) })),
     h("tbody", {}, ...token.top.map(([text, logprob]) => h("tr", { className: text === token.text ? "drawn" : "" },
       h("th", { scope: "row" }, visible(text)), h("td", {}, h("meter", { min: 0, max: 1, value: Math.exp(logprob), ariaLabel: percent(logprob) })),
       h("td", {}, percent(logprob)), h("td", { className: "muted" }, logprob.toFixed(3))))));
@@ -23,14 +24,14 @@ export function tokensPanel(view) {
   drawn = { tokens, count: tokens.length };
   if (!tokens.length) {
     view.replaceChildren(h("p", { className: "muted" },
-      "No probabilities came with this answer. Switch on “Ask for the probabilities of tokens” in the settings, then send a message."));
+      t("tokens_none")));
     return;
   }
   const detail = h("div", { className: "detail", ariaLive: "polite" });
   const pieces = tokens.map((token, number) => h("button", { type: "button", className: `token p${level(token.logprob)}`,
     tabIndex: number ? -1 : 0, title: token.logprob === null ? "" : percent(token.logprob),
     onfocus: () => detail.replaceChildren(alternatives(token)), onclick: ({ target }) => target.focus() }, visible(token.text)));
-  const list = h("div", { className: "tokens", role: "toolbar", ariaLabel: "Tokens", onkeydown: (event) => {
+  const list = h("div", { className: "tokens", role: "toolbar", ariaLabel: t("tokens"), onkeydown: (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     const next = pieces[pieces.indexOf(document.activeElement) + step];
     if (!next) return;
@@ -39,6 +40,6 @@ export function tokensPanel(view) {
   } }, ...pieces);
   const sum = tokens.reduce((total, { logprob }) => total + (logprob ?? 0), 0);
   view.replaceChildren(
-    h("p", { className: "muted" }, `${tokens.length} tokens, perplexity ${Math.exp(-sum / tokens.length).toFixed(2)}. Darker ones were less likely; choose one with the arrow keys.`),
+    h("p", { className: "muted" }, t("tokens_about", { count: tokens.length, value: Math.exp(-sum / tokens.length).toFixed(2) })),
     list, detail);
 }
