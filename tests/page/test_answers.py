@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.servers.axe import violations
 from support.servers.live import Live
 
 from .conftest import answer
@@ -85,6 +86,28 @@ def test_markdown_becomes_elements(visit: Any, pocket: Live, size: int) -> None:
     assert page.locator(f"{TEXT} {target} em").inner_text() == "note"
     arabic = page.locator(f"{TEXT} p:has-text('شكرا')")
     assert arabic.evaluate("each => getComputedStyle(each).direction") == "rtl"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_in_answers(visit: Any, pocket: Live, scheme: str, width: int) -> None:
+    seen = visit(pocket, scheme=scheme, width=width)
+    page = seen.open()
+    code = "```python\n@cached\nclass A(B):\n    x = 1.5  # why\n```\n```diff\n- a\n+ b\n```\n```html\n<a href='x'>y</a>\n```"
+    for text in (
+        MARKDOWN,
+        code,
+        '{"a": [1, null, true, {"b": "text"}]}',
+        "```mermaid\ngraph TD\n  A --> B\n```",
+    ):
+        answer(page, text, thinking="Hm.")
+        seen.ask("hello")
+    page.click("text=Show the diagram")
+    page.wait_for_selector(".diagram img")
+    for summary in page.locator(".thinking summary").all():
+        summary.click()
+    assert violations(page) == []
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
 
 def test_code_is_copied_as_it_was_written(visit: Any, pocket: Live) -> None:

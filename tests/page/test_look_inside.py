@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.servers.live import Live
 
-from .conftest import choose, verdict
+from .conftest import answer, choose, verdict
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +27,7 @@ def test_a_violation_is_marked_at_its_event(visit: Any, pocket: Live) -> None:
     page.route("**/v1/chat/completions", spoil)
     seen.ask("Count from 3 to 7.")
     seen.panel("events")
-    assert "violation" in verdict(page)
+    assert "Violations found: 1" in verdict(page)
     assert page.inner_text(".event:first-child .mark") == "CS-02"
     page.click(".event:first-child summary")
     page.wait_for_selector(".event:first-child .raw:has-text('Expected role assistant')")
@@ -121,3 +121,16 @@ def test_a_request_is_copied_as_code_that_runs(visit: Any, pocket: Live, tmp_pat
         done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=60, check=True)
         assert "chat.completion.chunk" in done.stdout
         assert "data: [DONE]" in done.stdout or name == "Python"
+
+
+def test_of_a_long_stream_the_last_events_are_shown_first(visit: Any, pocket: Live) -> None:
+    seen = visit(pocket)
+    page = seen.open()
+    answer(page, "word " * 1500, size=5)
+    seen.ask("hello")
+    seen.panel("events")
+    page.wait_for_selector("text=earlier events")
+    assert page.locator(".event").count() == 1000
+    page.click("text=earlier events")
+    assert page.locator(".event").count() == 1503
+    assert "role" in page.inner_text(".event >> nth=0")

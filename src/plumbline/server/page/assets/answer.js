@@ -84,6 +84,7 @@ class AnswerView {
     this.node = node;
     this.element = h("div", { className: "body" });
     this.article = h("article", { className: "message assistant", id: `m${node.id}`, ariaLabel: t("answer") });
+    this.heading = h("h2", { className: "hidden" }, t("answer")); // Screen readers go from one to the next.
     this.parts = {};
     this.keys = {};
   }

@@ -2,7 +2,7 @@
 
 const CLOSERS = { "\\(": "\\)", "\\[": "\\]", "$$": "$$" };
 const LONGEST = 4000; // Characters; a longer formula stays text.
-const SLICE = 8; // Milliseconds of drawing at a time.
+const SLICE = 5; // Milliseconds of drawing at a time.
 
 function closer(source, from, close) {
   let end = source.indexOf(close, from);
@@ -78,7 +78,10 @@ async function load() {
 const waiting = [];
 let working = false;
 async function work() {
-  katex ??= await load();
+  if (!katex) {
+    katex = await load();
+    await new Promise(requestAnimationFrame); // Reading the library took long enough for one frame.
+  }
   const end = performance.now() + SLICE;
   while (waiting.length && performance.now() < end) {
     const element = waiting.shift();

@@ -35,7 +35,7 @@ export class Prose {
   reset() {
     clearTimeout(this.timer);
     this.element.replaceChildren();
-    Object.assign(this, { text: "", done: 0, head: "", code: null, tail: null, pieces: [], env: { name: id(), notes: new Set(), references: {} } });
+    Object.assign(this, { text: "", done: 0, head: "", code: null, tail: null, group: null, size: 0, pieces: [], env: { name: id(), notes: new Set(), references: {} } });
   }
 
   // Show a text; `writing` while it grows.
@@ -100,13 +100,24 @@ export class Prose {
     const source = this.head + this.text.slice(this.done, this.done + length);
     const piece = this.tail || h("div", { className: "piece" });
     piece.replaceChildren(elements(tokens, this.env, reusable(piece)));
-    this.element.append(piece);
+    this.place(piece, length);
     this.pieces.push({ piece, source });
     Object.assign(this, { tail: null, head: "", done: this.done + length });
   }
 
+  // Put an element at the end. A browser leaves whole groups out of its layout while they are out of sight.
+  place(element, length) {
+    if (element.parentNode) this.size += length;
+    else {
+      if (!this.group || this.size > WINDOW) [this.group, this.size] = [this.element.appendChild(h("div", { className: "group" })), 0];
+      this.group.append(element);
+      this.size += length;
+    }
+    return element;
+  }
+
   drawTail(tokens) {
-    this.tail ??= this.element.appendChild(h("div", { className: "piece" }));
+    this.tail ??= this.place(h("div", { className: "piece" }), 0);
     this.tail.replaceChildren(elements(tokens, this.env, reusable(this.tail)));
   }
 
@@ -115,7 +126,7 @@ export class Prose {
     const from = this.text.indexOf("\n", this.done) + 1;
     this.tail?.remove();
     this.tail = null;
-    this.element.append(view.element);
+    this.place(view.element, WINDOW);
     this.code = { view, from, seen: from, close: new RegExp(`^ {0,3}${markup[0]}{${markup.length},}[ \\t]*$`) };
     return true;
   }

@@ -62,7 +62,7 @@ function assistantMessage(node) {
   view.draw();
   const busy = Boolean(state.live);
   const parent = state.conversation.nodes[node.parent];
-  arrange(view.article, [view.element, state.live?.node !== node && toolbar(node,
+  arrange(view.article, [view.heading, view.element, state.live?.node !== node && toolbar(node,
       button(t("copy"), () => copy(node.answer.text, t("answer"))),
       button(t("again"), () => run(parent), { disabled: busy || !parent }),
       button(t("compare"), openCompare, { disabled: busy }),
