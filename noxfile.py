@@ -319,7 +319,7 @@ def page(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def libraries(session: nox.Session) -> None:
-    """Copy the JavaScript libraries of the page from npm as tests/page/libraries.json pins them; `-- --check` compares."""
+    """Copy the libraries of the page from npm, as tests/page/libraries.json pins them; `-- --check` compares."""
     session.run("python3", "tests/page/libraries.py", *session.posargs, external=True)
 
 

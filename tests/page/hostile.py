@@ -40,7 +40,7 @@ MATH = (
     r"$$\def\x{\x\x}\x$$ $$\rule{99999em}{99999em}$$ $\kern{-9999em}x$",
 )
 DIAGRAMS = (
-    f'graph TD\n  A["<img src=x onerror={SCRIPT}>"] --> B\n  click A "javascript:{SCRIPT}"\n  click B href "{FAR}" _self',
+    f'graph TD\n  A["<img src=x onerror={SCRIPT}>"] --> B\n  click A "javascript:{SCRIPT}"\n  click B href "{FAR}"',
     f"%%{{init: {{'themeCSS': '@import url({FAR}/c.css)', 'securityLevel': 'loose'}}}}%%\ngraph LR\n A-->B",
     f'sequenceDiagram\n  A->>B: <script>{SCRIPT}</script>\n  links A: {{"x": "javascript:{SCRIPT}"}}',
 )

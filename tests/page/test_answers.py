@@ -73,9 +73,23 @@ def test_markdown_becomes_elements(visit: Any, pocket: Live, size: int) -> None:
     page = ask(visit, pocket, MARKDOWN, size=size)
     page.wait_for_selector(".math.drawn >> nth=3")
     counts = {
-        **{"h3": 1, "strong": 1, "s": 1, "sub": 1, "li.task": 2, "li li": 1, "ol[start='3'] li": 2},
-        **{"blockquote": 1, "table td.to-right": 1, "td br": 1, ".hljs-keyword": 2, ".hljs-comment": 1},
-        **{".math.drawn": 4, ".math.display": 2, ".katex-error": 0, "sup a": 1, ".note em": 1},
+        "h3": 1,
+        "strong": 1,
+        "s": 1,
+        "sub": 1,
+        "li.task": 2,
+        "li li": 1,
+        "ol[start='3'] li": 2,
+        "blockquote": 1,
+        "table td.to-right": 1,
+        "td br": 1,
+        ".hljs-keyword": 2,
+        ".hljs-comment": 1,
+        ".math.drawn": 4,
+        ".math.display": 2,
+        ".katex-error": 0,
+        "sup a": 1,
+        ".note em": 1,
         "a[href='https://example.org/later']": 1,
     }
     found = {selector: page.locator(f"{TEXT} {selector}").count() for selector in counts}
@@ -93,7 +107,8 @@ def test_markdown_becomes_elements(visit: Any, pocket: Live, size: int) -> None:
 def test_axe_finds_nothing_in_answers(visit: Any, pocket: Live, scheme: str, width: int) -> None:
     seen = visit(pocket, scheme=scheme, width=width)
     page = seen.open()
-    code = "```python\n@cached\nclass A(B):\n    x = 1.5  # why\n```\n```diff\n- a\n+ b\n```\n```html\n<a href='x'>y</a>\n```"
+    code = "```python\n@cached\nclass A(B):\n    x = 1.5  # why\n```\n"
+    code += "```diff\n- a\n+ b\n```\n```html\n<a href='x'>y</a>\n```"
     for text in (
         MARKDOWN,
         code,
@@ -176,7 +191,8 @@ STREAM = """
     return new Response(new ReadableStream({ async pull(sink) {
       await new Promise((resolve) => setTimeout(resolve, 8));
       for (let count = 0; count < 60 && place < text.length; count++, place += 4) {
-        sink.enqueue(encoder.encode(event({ [thinking ? "reasoning_content" : "content"]: text.slice(place, place + 4) })));
+        const name = thinking ? "reasoning_content" : "content";
+        sink.enqueue(encoder.encode(event({ [name]: text.slice(place, place + 4) })));
       }
       if (place >= text.length) { sink.enqueue(encoder.encode("data: [DONE]\\n\\n")); sink.close(); }
     } }, { highWaterMark: 0 }), { headers: { "content-type": "text/event-stream" } });

@@ -54,7 +54,8 @@ def test_tokens_that_differ_are_those_outside_of_both(visit: Any, pocket: Live) 
     script = """async ([one, other]) => {
       const { common } = await import("/page/diff.js");
       const [left, right] = common([...one], [...other]);
-      return [[...one].filter((_, place) => left[place]).join(""), [...other].filter((_, place) => right[place]).join("")];
+      const kept = (text, both) => [...text].filter((_, place) => both[place]).join("");
+      return [kept(one, left), kept(other, right)];
     }"""
     for one, other, both in (
         ("abcd", "abcd", "abcd"),

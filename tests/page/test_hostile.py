@@ -27,8 +27,8 @@ ATTRIBUTES = {
 LOOK = """(attributes) => {
   const text = document.querySelector(".message.assistant .text");
   const found = [...text.querySelectorAll("*")].filter((each) => !each.closest(".math"));
-  const bad = found.filter((each) => /^(script|style|img|svg|iframe|object|embed|form|input|link|meta|base|video|template|details|math)$/i
-    .test(each.tagName)).map((each) => each.outerHTML);
+  const active = "script, style, img, svg, iframe, object, embed, form, input, link, meta, base, video, template, math";
+  const bad = found.filter((each) => each.matches(active)).map((each) => each.outerHTML);
   for (const each of found) for (const { name, value } of each.attributes) {
     if (!attributes.includes(name)) bad.push(`${each.tagName} ${name}`);
     if (name === "href" && !/^(https?:\\/\\/|#note-)/.test(value)) bad.push(value);
