@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import jsonschema_rs
 import msgspec
@@ -181,7 +181,7 @@ def validated(seen: JudgedText) -> SchemaVerdict:
     )
 
 
-def _refuse(address: str) -> object:
+def _refuse(address: str) -> Any:
     raise ValueError(f"{address} is elsewhere, and is not fetched")
 
 
