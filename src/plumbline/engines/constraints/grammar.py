@@ -14,17 +14,20 @@ import asyncio
 import hashlib
 import logging
 import re
+import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from plumbline.base.workers.pool import Bounds, Worker, WorkerError, WorkerPool, WorkersBusyError
-from plumbline.engines.constraints.digit_runs import digit_tokens
+from plumbline.engines.constraints.digit_runs import DigitTokens, digit_tokens
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
     GrammarError,
@@ -150,21 +153,10 @@ class LarkCompiler:
         if not vocabulary.eos_token_ids:
             raise ValueError("a grammar needs an end of sequence")
         self.vocabulary = vocabulary
-        self._tokenizer = lark_tokenizer(vocabulary)
-        self._digits = digit_tokens(vocabulary.tokens, num_words(len(vocabulary.tokens)))
         self._capacity = capacity
+        self._waiting = waiting
         self._patience = patience
-        setup = TrialSetup(
-            list(vocabulary.tokens), sorted(vocabulary.special_ids), sorted(vocabulary.eos_token_ids)
-        )
-        self._trials = WorkerPool(
-            "plumbline.engines.constraints.trial:make",
-            msgspec.msgpack.encode(setup),
-            bounds=BOUNDS,
-            processes=2,
-            waiting=waiting,
-            niceness=5,
-        )
+        self._building = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plumbline-grammar")
         self._compiled: OrderedDict[bytes, _Compilation] = OrderedDict()
 
@@ -205,12 +197,36 @@ class LarkCompiler:
             GrammarError: the grammar is wrong or unsupported.
         """
         with deep_stacks():
-            found = self._threads.submit(compile_lark, self._tokenizer, grammar, is_small=False).result()
-        return self._with_digits(found, grammar)
+            return self._threads.submit(self._compile_here, grammar, is_small=False).result()
 
     async def close(self) -> None:
         """See `GrammarCompiler.close`."""
-        await self._trials.close()
+        if "_trials" in self.__dict__:
+            await self._trials.close()
+
+    # These are made for the first grammar: with 262,000 tokens they take a second and 100 MB, and most servers never
+    # get a grammar.
+
+    @cached_property
+    def _trials(self) -> WorkerPool:
+        found = self.vocabulary
+        setup = TrialSetup(list(found.tokens), sorted(found.special_ids), sorted(found.eos_token_ids))
+        return WorkerPool(
+            "plumbline.engines.constraints.trial:make",
+            msgspec.msgpack.encode(setup),
+            bounds=BOUNDS,
+            processes=2,
+            waiting=self._waiting,
+            niceness=5,
+        )
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        return lark_tokenizer(self.vocabulary)
+
+    @cached_property
+    def _digits(self) -> DigitTokens:
+        return digit_tokens(self.vocabulary.tokens, num_words(len(self.vocabulary.tokens)))
 
     async def _try_and_compile(self, grammar: str, text: bytes, client: str) -> _Compiled | str:
         """Return the compiled grammar, or the reason why it cannot be.
@@ -238,11 +254,14 @@ class LarkCompiler:
 
     async def _compile(self, grammar: str, *, is_small: bool) -> CompiledGrammar:
         with deep_stacks():
-            future = self._threads.submit(compile_lark, self._tokenizer, grammar, is_small=is_small)
-        return self._with_digits(await asyncio.wrap_future(future), grammar)
+            future = self._threads.submit(self._compile_here, grammar, is_small=is_small)
+        return await asyncio.wrap_future(future)
 
-    def _with_digits(self, compiled: CompiledGrammar, grammar: str) -> CompiledGrammar:
-        return compiled._replace(digits=self._digits) if "%json" in grammar else compiled
+    def _compile_here(self, grammar: str, *, is_small: bool) -> CompiledGrammar:
+        with self._building:  # By one thread alone.
+            tokenizer, digits = self._tokenizer, self._digits
+        compiled = compile_lark(tokenizer, grammar, is_small=is_small)
+        return compiled._replace(digits=digits) if "%json" in grammar else compiled
 
     def _forget(self) -> None:
         """Drop the grammars that were used longest ago, as far as there are too many or they are too large."""

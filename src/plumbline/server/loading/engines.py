@@ -173,7 +173,7 @@ def build_engine(
     choice: EngineChoice,
     settings: Settings,
     name: str,
-    tokenizer: TextTokenizer,
+    tokenizer: Tokens,
     folder: Path,
     gguf: Path | None,
 ) -> WithAdmission:
@@ -195,6 +195,22 @@ def build_engine(
     return engine
 
 
+class Tokens(Protocol):
+    """The tokens of a model; see `TextTokenizer`."""
+
+    table: list[bytes]
+    special_ids: frozenset[int]
+    added: dict[str, int]
+
+    def encode_generated(self, text: str) -> list[int]:
+        """Encode text as the model generates it."""
+        ...
+
+    def encode_rendered(self, rendered: str) -> list[int]:
+        """Encode text in which added tokens are themselves."""
+        ...
+
+
 class WithAdmission(Engine, Protocol):
     """An engine of this process, which admits its requests."""
 
@@ -205,7 +221,7 @@ def _built(
     choice: EngineChoice,
     settings: Settings,
     name: str,
-    tokenizer: TextTokenizer,
+    tokenizer: Tokens,
     folder: Path,
     gguf: Path | None,
 ) -> WithAdmission:
@@ -233,7 +249,7 @@ def _built(
 
 
 def _transformers(
-    settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
+    settings: Settings, name: str, tokenizer: Tokens, folder: Path, device: torch.device
 ) -> WithAdmission:
     from plumbline.engines.transformers.engine import TransformersEngine
 
@@ -254,7 +270,7 @@ def _transformers(
     )
 
 
-def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> WithAdmission:
+def _vllm(settings: Settings, name: str, tokenizer: Tokens, folder: Path) -> WithAdmission:
     from plumbline.engines.vllm.configuration import read_options
     from plumbline.engines.vllm.engine import VllmEngine
 
@@ -289,7 +305,7 @@ def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: in
     return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
 
-def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> WithAdmission:
+def _llama_cpp(settings: Settings, name: str, tokenizer: Tokens, gguf: Path) -> WithAdmission:
     from plumbline.engines.llama_cpp.engine import LlamaCppEngine
 
     def grammars(info: EngineInfo) -> LarkCompiler | None:
@@ -326,13 +342,13 @@ def _offload(device: str) -> tuple[str, ...]:
 
 
 def _compiler(
-    tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
+    tokenizer: Tokens, eos_token_ids: frozenset[int], vocab_size: int
 ) -> LarkCompiler | None:
     """Return a grammar compiler, or None for a model without an end of sequence, which could never end an answer."""
     return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 
 
-def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> GrammarVocabulary:
+def vocabulary(tokenizer: Tokens, eos_token_ids: frozenset[int], vocab_size: int) -> GrammarVocabulary:
     """Return the model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
     tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
     return GrammarVocabulary(

@@ -9,7 +9,8 @@ are those of llama.cpp; other kinds are refused by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from typing import Any
 from tokenizers.models import BPE
 
 from plumbline.answer.text.gguf.splitting import SPLITS, Splitting
+from plumbline.answer.text.token_bytes import byte_table
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline.base.end_tokens import file_ends, is_end_key
 from plumbline.base.gguf_file import GgufError, read_metadata
 from plumbline.base.workers.panics import panics
 
-__all__ = ["read_tokenizer"]
+__all__ = ["FileTokens", "read_tokenizer", "read_tokens"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """Values of `tokenizer.ggml.token_type`."""
@@ -30,6 +32,8 @@ _KEEP_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """The tokens of Phi-3 that do not swallow the white space after them. No key of a file records this."""
 _SPACE = "\u2581"
 _TEMPLATE = "tokenizer.chat_template"
+_OF_ENCODING = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})
+"""Keys that only encoding needs."""
 _TO_SPACES: Mapping[str, Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
 _FROM_SPACES: Mapping[str, Any] = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
 _BYTE_LEVEL: Mapping[str, Any] = {
@@ -50,10 +54,59 @@ def read_tokenizer(file: Path, folder: Path | None = None) -> TextTokenizer:
     Raises:
         UnsupportedTokenizerError: the file cannot be read, or has a kind of vocabulary that is not supported.
     """
-    try:
+    with _explained(file):
         facts = _Facts(read_metadata(file, _Facts.needs))
         with panics(UnsupportedTokenizerError, f"the vocabulary of {file.name} cannot be used"):
             found = TextTokenizer(facts.definition(), config=facts.config(), model=facts.model())
+    if folder is not None:
+        config = json.dumps(facts.config() | facts.templates(), ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(config, "utf-8")
+    return found
+
+
+def read_tokens(file: Path) -> FileTokens:
+    """Return the tokens of a GGUF file, without building its tokenizer.
+
+    Raises:
+        UnsupportedTokenizerError: as `read_tokenizer`.
+    """
+    with _explained(file):
+        facts = _Facts(read_metadata(file, lambda key: _Facts.needs(key) and key not in _OF_ENCODING))
+        return FileTokens(file, facts.table(), facts.added(), facts.special_ids())
+
+
+class FileTokens:
+    """The tokens of a GGUF file. Its tokenizer, which takes most of the time, is built when it encodes a first text.
+
+    The attributes are those of `TextTokenizer`.
+    """
+
+    def __init__(
+        self, file: Path, table: list[bytes], added: dict[str, int], special_ids: frozenset[int]
+    ) -> None:
+        self._file = file
+        self.table = table
+        self.added = added
+        self.special_ids = special_ids
+
+    def encode_generated(self, text: str) -> list[int]:
+        """See `TextTokenizer.encode_generated`."""
+        return self._tokenizer.encode_generated(text)
+
+    def encode_rendered(self, rendered: str) -> list[int]:
+        """See `TextTokenizer.encode_rendered`."""
+        return self._tokenizer.encode_rendered(rendered)
+
+    @cached_property
+    def _tokenizer(self) -> TextTokenizer:
+        return read_tokenizer(self._file)
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """Raise each error inside as an `UnsupportedTokenizerError` that names the file."""
+    try:
+        yield
     except GgufError as error:
         raise UnsupportedTokenizerError(f"{file.name} cannot be read: {error}") from error
     except UnsupportedTokenizerError as error:
@@ -63,10 +116,6 @@ def read_tokenizer(file: Path, folder: Path | None = None) -> TextTokenizer:
         raise UnsupportedTokenizerError(
             f"the vocabulary of {file.name} cannot be used: {type(error).__name__}: {reason}"
         ) from error
-    if folder is not None:
-        config = json.dumps(facts.config() | facts.templates(), ensure_ascii=False)
-        (folder / "tokenizer_config.json").write_text(config, "utf-8")
-    return found
 
 
 class _Facts:
@@ -112,6 +161,23 @@ class _Facts:
                 ["bos"] if self._adds_bos() else [], ["eos"] if self._get("add_eos_token", False) else []
             ),
         }
+
+    def table(self) -> list[bytes]:
+        """Return the bytes of each id."""
+        size = max((*self._vocab.values(), *self._added), default=-1) + 1
+        decoder = (self._byte_level() if self._splitting.as_bytes else self._of_text())["decoder"]
+        return byte_table(self._vocab, decoder, size, self.added())
+
+    def added(self) -> dict[str, int]:
+        """Return the ids of the added tokens by their texts."""
+        return {self._tokens[number]: number for number in sorted(self._added)}
+
+    def special_ids(self) -> frozenset[int]:
+        """Return the ids of control tokens."""
+        named = set(self.config().values())
+        return frozenset(
+            number for number, special in self._added.items() if special or self._tokens[number] in named
+        )
 
     def config(self) -> dict[str, Any]:
         """Return the texts of the named tokens, as `tokenizer_config.json` has them."""

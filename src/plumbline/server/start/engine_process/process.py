@@ -142,12 +142,12 @@ def _load(start: EngineStart, reports: _Reports) -> tuple[WithAdmission, str]:
             from plumbline.engines.llama_cpp.threads import bound_waits
 
             bound_waits()
-        from plumbline.answer.text.gguf.vocabulary import read_tokenizer
+        from plumbline.answer.text.gguf.vocabulary import read_tokens
         from plumbline.answer.text.tokenizer import TextTokenizer
         from plumbline.server.loading.engines import build_engine, choose_engine
 
         choice = choose_engine(start.settings, folder, gguf)
-        tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokenizer(gguf)
+        tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokens(gguf)
         return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,13 @@ def read_model(file: Path) -> GgufModel:
     Raises:
         UnsupportedModelError: the engine does not run it; the message names the key or the part.
     """
+    found = file.stat()
+    return _model(file, (found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=1)
+def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
+    """See `read_model`: a model is described when its engine is chosen, and again when it is loaded."""
     try:
         metadata, tensors = read_index(file, lambda key: key not in _UNUSED)
     except GgufError as error:
