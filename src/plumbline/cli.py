@@ -141,16 +141,10 @@ def _leave_lost_folder() -> None:
 
 def _serve(arguments: dict[str, Any]) -> int:
     from plumbline.server.settings.sources import read_settings, unknown_variables
+    from plumbline.server.start.explain import explained, print_line
+    from plumbline.server.start.run import run
+    from plumbline.server.store.default import default_url
     from plumbline_conformance.console.options import OptionError
-
-    try:
-        from plumbline.server.start.run import run
-        from plumbline.server.store.open import default_url
-    except ModuleNotFoundError as error:
-        print(f"plumbline serve needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
-        return 2
-    from plumbline.server.start.explain import explained
-    from plumbline.server.start.summary import print_line
 
     if name := arguments.pop("name", None):
         arguments["model"] = [name, *(arguments.get("model") or ())]
@@ -162,6 +156,8 @@ def _serve(arguments: dict[str, Any]) -> int:
         given = read_settings(arguments, os.environ, store=default_url())
         origins, settings = given.origins, given.settings
         return run(settings, lambda: read_settings(arguments, os.environ, store=default_url()).settings)
+    except ModuleNotFoundError as error:
+        print_line(f"plumbline serve needs the package {error.name!r}. {_INSTALL}")
     except OptionError as error:
         print_line(f"plumbline: {error.at(origins)}")
     except (ValueError, FileNotFoundError) as error:

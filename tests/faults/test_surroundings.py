@@ -18,7 +18,8 @@ from support.servers.mcp_requests import respond, running
 
 from plumbline.cli import main
 from plumbline.server.media.fetch import Fetcher, FetchError
-from plumbline.server.store.open import BadStoreUrlError, default_url, open_store
+from plumbline.server.store.default import default_url
+from plumbline.server.store.open import BadStoreUrlError, open_store
 
 
 @pytest.mark.parametrize("seconds", [-86_400.0, 86_400.0])

@@ -33,7 +33,7 @@ from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.vision import read_preparation, read_vision
 from plumbline.port.engine import RefusedRequestError
-from plumbline.server.loading.named_files import named_files
+from plumbline.server.loading.model_files import named_files
 
 from .damage import damaged, damaged_json, explore
 

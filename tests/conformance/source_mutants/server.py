@@ -181,9 +181,11 @@ def _serve(options: Sequence[str], change: Change | None, notes: LineNotes | Non
             put(change)
         from plumbline.cli import main
         from plumbline.server.loading.served_model import load
-        from plumbline.server.start import run
+        from plumbline.server.start import run, serve
 
-        run.load_apart = load  # The fault is in this process only.
+        # The fault is in this process only.
+        run.begin = lambda settings: None
+        serve.load_apart = lambda settings, begun=None: load(settings)
         status = main(["serve", "--served-model-name", MODEL, *options])
     finally:
         os._exit(status)  # Nothing of the parent must run: no finaliser, no exit handler.

@@ -341,9 +341,7 @@ def _offload(device: str) -> tuple[str, ...]:
     )
 
 
-def _compiler(
-    tokenizer: Tokens, eos_token_ids: frozenset[int], vocab_size: int
-) -> LarkCompiler | None:
+def _compiler(tokenizer: Tokens, eos_token_ids: frozenset[int], vocab_size: int) -> LarkCompiler | None:
     """Return a grammar compiler, or None for a model without an end of sequence, which could never end an answer."""
     return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 

@@ -11,10 +11,10 @@ import torch
 
 from plumbline.server.loading.engines import choose_engine
 from plumbline.server.loading.memory import device_bytes, weight_bytes
+from plumbline.server.loading.model_files import find_files, model_name
 from plumbline.server.loading.native.memory import cache_bytes, loaded_bytes, recorded_bytes
 from plumbline.server.loading.native.native_model import describe_model, device_of, native_dtype
-from plumbline.server.loading.served_model import find_files, model_name
-from plumbline.server.loading.several import PlannedModel, ServerPlan
+from plumbline.server.loading.planned import PlannedModel, ServerPlan
 from plumbline.server.settings import Settings
 
 __all__ = ["plan"]

@@ -32,11 +32,10 @@ from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.text.tokenizer_files import rebuilt_parts
 from plumbline.base.gguf_file import read_metadata
 from plumbline.engines.llama_cpp.threads import bound_waits
-from plumbline.hub.files import find_model
-from plumbline.pocket import MODEL_DIR, MODEL_NAME
+from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import Engine
 from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.named_files import named_files
+from plumbline.server.loading.model_files import find_files, model_name, named_files
 from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
@@ -47,7 +46,7 @@ from plumbline.server.protocols.common.sampling.defaults import (
 )
 from plumbline.server.settings import OptionError, Settings, SettingsError
 
-__all__ = ["Elsewhere", "ServedModel", "find_files", "load", "model_name"]
+__all__ = ["Elsewhere", "ServedModel", "load"]
 
 _log = logging.getLogger("plumbline.models")
 
@@ -107,25 +106,6 @@ def load(settings: Settings, engine: Engine | Elsewhere | None = None) -> Served
         bound_waits()
     with TemporaryDirectory() as folder:
         return _load(settings, Path(folder), gguf, engine)
-
-
-def find_files(settings: Settings) -> tuple[Path, Path | None]:
-    """Return the folder of the only model of the settings, and its GGUF file if it is one.
-
-    Raises:
-        OptionError: it is neither a folder, nor a GGUF file, nor a hub id that can be reached.
-    """
-    _, path = _only(settings)
-    try:
-        model = MODEL_DIR if path in ("", MODEL_NAME) else find_model(path)
-    except FileNotFoundError as error:
-        raise OptionError("--model", f"cannot be used: {error}") from error
-    return (MODEL_DIR, model) if model.is_file() else (model, None)
-
-
-def _only(settings: Settings) -> tuple[str, str]:
-    """Return the name and the path of the only model of the settings; both are empty for the pocket model."""
-    return settings.models[0] if settings.models else ("", "")
 
 
 def _load(
@@ -206,14 +186,6 @@ def _dialects(
         raise OptionError(error.option, error.problem) from error
     except BadResponseTemplateError as error:
         raise SettingsError(str(error)) from error
-
-
-def model_name(folder: Path, gguf: Path | None, settings: Settings) -> str:
-    """Return the name of the only model of the settings: the one it is given, or that of its folder, file or hub id."""
-    name, path = _only(settings)
-    if name or not path:
-        return name or MODEL_NAME
-    return gguf.stem if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -5,38 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from plumbline.server.loading.catalog import Catalog, ModelSource
+from plumbline.server.loading.planned import PlannedModel, ServerPlan
 from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import OptionError, Settings
 
-__all__ = ["PlannedModel", "ServerPlan", "several"]
-
-
-class PlannedModel(msgspec.Struct, frozen=True):
-    """A model that the server may load."""
-
-    settings: Settings
-    """With this model alone, by its name."""
-    size: int
-    """Bytes of memory that it takes."""
-
-    @property
-    def name(self) -> str:
-        """The name that requests use."""
-        return self.settings.models[0][0]
-
-
-class ServerPlan(msgspec.Struct, frozen=True):
-    """The models of a server, and the memory that they take (`plan.py`)."""
-
-    capacity: int
-    """Bytes that all loaded models may take."""
-    given: tuple[PlannedModel, ...]
-    """Of `--model`."""
-    listed: tuple[PlannedModel, ...]
-    """Of `--model-dir`."""
+__all__ = ["several"]
 
 
 def several(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 
 from plumbline.server.store.interface import StoreUnavailableError
 
-__all__ = ["StartError", "explained"]
+__all__ = ["StartError", "explained", "print_line"]
 
 
 class StartError(Exception):
@@ -40,3 +42,9 @@ def explained(error: BaseException) -> str:
             "or a smaller model"
         )
     return f"the server did not start: {type(error).__name__}: {text or 'no message'}; --debug shows where"
+
+
+def print_line(text: str) -> None:
+    """Print to standard error at once; a full disk behind it ends nothing."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

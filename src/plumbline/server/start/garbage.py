@@ -19,3 +19,4 @@ def make_collections_rare() -> None:
     gc.freeze()
     atexit.register(gc.unfreeze)  # Otherwise nanobind reports leaks at the end of the process.
     gc.set_threshold(*THRESHOLDS)
+    gc.enable()

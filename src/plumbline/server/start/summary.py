@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 
 from plumbline import __version__
@@ -16,7 +14,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.store.interface import Store
 from plumbline_conformance.console.sizes import size_text
 
-__all__ = ["base_url", "print_line", "summary"]
+__all__ = ["base_url", "summary"]
 
 _WIDTH = 9
 """Columns of the names of lines."""
@@ -142,9 +140,3 @@ def base_url(settings: Settings, port: int) -> str:
     scheme = "https" if settings.ssl_certfile else "http"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)  # noqa: S104
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def print_line(text: str) -> None:
-    """Print to standard error at once; a full disk behind it ends nothing."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)

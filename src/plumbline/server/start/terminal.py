@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from plumbline.port.progress import LoadProgress
-from plumbline.server.start.summary import print_line
+from plumbline.server.start.explain import print_line
 from plumbline.server.start.waiting import text
 
 __all__ = ["shown"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
@@ -16,7 +13,7 @@ from plumbline.server.store.sql.postgres_address import BadAddressError, Postgre
 from plumbline.server.store.sql.sql_store import SqlStore
 from plumbline.server.store.sql.sweep import Retention
 
-__all__ = ["BadStoreUrlError", "default_url", "open_store"]
+__all__ = ["BadStoreUrlError", "open_store"]
 
 _POSTGRES = re.compile(r"(?:postgresql|postgres)(?:\+\w+)?://", re.ASCII)
 """SQLAlchemy's addresses name a driver."""
@@ -24,21 +21,6 @@ _POSTGRES = re.compile(r"(?:postgresql|postgres)(?:\+\w+)?://", re.ASCII)
 
 class BadStoreUrlError(ValueError):
     """The store's URL cannot be used; the message states why, without the password."""
-
-
-def default_url(environment: Mapping[str, str] | None = None) -> str:
-    """Return the URL of the file in the user's data directory; empty if the user has none, which is refused later.
-
-    A folder that others can write is no place for it, so there is no other default.
-    """
-    environment = os.environ if environment is None else environment
-    home = environment.get("XDG_DATA_HOME")
-    if not home:
-        try:
-            home = str(Path.home() / ".local" / "share")
-        except RuntimeError:  # A container's user has neither HOME nor an entry in /etc/passwd.
-            return ""
-    return f"sqlite:///{Path(home) / 'plumbline' / 'responses.db'}"
 
 
 def open_store(url: str, retention: Retention | None = None, *, timeout: float = 10.0) -> Store:

@@ -25,10 +25,9 @@ from plumbline.server.loading.served_model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
 from plumbline.server.start.api_servers.start import Renewal, ServerStart
-from plumbline.server.start.explain import explained
+from plumbline.server.start.explain import explained, print_line
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
-from plumbline.server.start.summary import print_line
 
 __all__ = ["main"]
 

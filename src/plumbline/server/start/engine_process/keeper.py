@@ -13,14 +13,15 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from plumbline.engines.remote import history, journal
 from plumbline.engines.remote.history import History, history_of
 from plumbline.port.progress import report
-from plumbline.server.settings import OptionError, SettingsError
+from plumbline.server.loading.model_files import find_files, model_name
+from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.server.start.engine_process.deaths import MOST_DEATHS, Deaths, Suspects, cause_of, kind_of
 from plumbline.server.start.engine_process.messages import (
     Cleared,
@@ -33,7 +34,7 @@ from plumbline.server.start.engine_process.messages import (
 )
 from plumbline.server.start.explain import StartError
 
-__all__ = ["EngineProcess", "reported"]
+__all__ = ["Begun", "EngineProcess", "begin", "reported"]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -287,6 +288,38 @@ class EngineProcess:
             history.write(history_of(self.socket), self._history)
         except OSError as error:  # Its readers then see the connection end, and connect again.
             _log.error("the history of the engine's process cannot be written: %s", error)
+
+
+class Begun(NamedTuple):
+    """An engine that a process has begun to load."""
+
+    settings: Settings
+    """With the path of the model's files."""
+    process: EngineProcess
+
+
+def begin(settings: Settings) -> Begun:
+    """Start the process of the only model of the settings.
+
+    Raises:
+        OptionError: the model is neither a folder, nor a GGUF file, nor a hub id that can be reached.
+        StartError: the process cannot be started.
+    """
+    folder, gguf = find_files(settings)
+    name = model_name(folder, gguf, settings)
+    if settings.models:  # Files of the hub are looked up once.
+        settings = msgspec.structs.replace(settings, models=((name, str(gguf or folder)),))
+    return Begun(
+        settings,
+        EngineProcess(
+            EngineStart(
+                settings=settings,
+                folder=str(folder),
+                gguf=None if gguf is None else str(gguf),
+                name=(settings.served_model_names or (name,))[0],
+            )
+        ),
+    )
 
 
 def reported(start: EngineStart) -> ModelsPlanned:

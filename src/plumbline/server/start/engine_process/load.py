@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 
-import msgspec
-
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.port.engine import Engine, EngineInfo
-from plumbline.server.loading.served_model import ServedModel, find_files, load, model_name
-from plumbline.server.loading.several import ServerPlan
+from plumbline.server.loading.planned import ServerPlan
+from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
-from plumbline.server.start.engine_process.keeper import EngineProcess, reported
+from plumbline.server.start.engine_process.keeper import Begun, EngineProcess, begin, reported
 from plumbline.server.start.engine_process.messages import EngineStart
 
 __all__ = ["KeptEngine", "load_apart", "plan_apart"]
@@ -48,27 +46,22 @@ class _Elsewhere:
         return KeptEngine(self._process, ready.info, self._settings), ready.reason
 
 
-def load_apart(settings: Settings) -> ServedModel:
+def load_apart(settings: Settings, begun: Begun | None = None) -> ServedModel:
     """Load a model: its engine in a process of its own, and its text side meanwhile here.
 
     This process imports no torch, whose memory is that of a small model.
+
+    Args:
+        settings: the settings, with one model.
+        begun: the process, if it has begun to load the engine.
 
     Raises:
         SettingsError: the settings and the model do not fit, or the model cannot be served.
         StartError: the engine's process has failed.
     """
-    folder, gguf = find_files(settings)
-    name = model_name(folder, gguf, settings)
-    if settings.models:  # Files of the hub are looked up once.
-        settings = msgspec.structs.replace(settings, models=((name, str(gguf or folder)),))
-    process = EngineProcess(
-        EngineStart(
-            settings=settings,
-            folder=str(folder),
-            gguf=None if gguf is None else str(gguf),
-            name=(settings.served_model_names or (name,))[0],
-        )
-    )
+    if begun is None:
+        begun = begin(settings)
+    settings, process = begun
     try:
         try:
             return load(settings, _Elsewhere(process, settings))

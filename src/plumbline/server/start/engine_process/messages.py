@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from plumbline.port.engine import EngineInfo
-from plumbline.server.loading.several import ServerPlan
+from plumbline.server.loading.planned import ServerPlan
 from plumbline.server.settings import Settings
 
 __all__ = ["Cleared", "EngineReady", "EngineStart", "Failed", "Loading", "ModelsPlanned", "Report"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from plumbline.base.workers.memory import kept_trimmed
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
 from plumbline.port.progress import LoadProgress, report, watched
-from plumbline.server.loading.named_files import named_files
+from plumbline.server.loading.model_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
 from plumbline.server.start.engine_process.messages import (
@@ -70,6 +71,7 @@ def main() -> int:
             signal.signal(
                 getattr(signal, name), _ignore
             )  # SIG_IGN would be that of processes started here as well.
+    gc.disable()  # Until `make_collections_rare`: little of what a start makes is garbage.
     reports = _Reports(int(sys.argv[1]))
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
     keeper = _Keeper(start.private)

@@ -1,4 +1,4 @@
-"""Name the file of a model folder that is missing or broken."""
+"""Find the files of a model, and name one that is missing or broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["named_files"]
+from plumbline.hub.files import find_model
+from plumbline.pocket import MODEL_DIR, MODEL_NAME
+from plumbline.server.settings import OptionError, Settings
+
+__all__ = ["find_files", "model_name", "named_files"]
+
+
+def find_files(settings: Settings) -> tuple[Path, Path | None]:
+    """Return the folder of the only model of the settings, and its GGUF file if it is one.
+
+    Raises:
+        OptionError: it is neither a folder, nor a GGUF file, nor a hub id that can be reached.
+    """
+    _, path = _only(settings)
+    try:
+        model = MODEL_DIR if path in ("", MODEL_NAME) else find_model(path)
+    except FileNotFoundError as error:
+        raise OptionError("--model", f"cannot be used: {error}") from error
+    return (MODEL_DIR, model) if model.is_file() else (model, None)
+
+
+def _only(settings: Settings) -> tuple[str, str]:
+    """Return the name and the path of the only model of the settings; both are empty for the pocket model."""
+    return settings.models[0] if settings.models else ("", "")
+
+
+def model_name(folder: Path, gguf: Path | None, settings: Settings) -> str:
+    """Return the name of the only model of the settings: the one it is given, or that of its folder, file or hub id."""
+    name, path = _only(settings)
+    if name or not path:
+        return name or MODEL_NAME
+    return gguf.stem if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
 
 
 @contextmanager
