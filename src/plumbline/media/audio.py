@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # A server that gets no files needs neither NumPy nor the decoders.
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["SAMPLE_RATE", "AudioError", "decode_audio"]
 
@@ -34,6 +36,7 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
     Raises:
         AudioError: the file has another format, or is too long, empty or broken.
     """
+    import numpy as np
     import soundfile
     import soxr
 
@@ -61,6 +64,7 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
 
 def _mean_of_channels(file: object, most: int) -> NDArray[np.float32]:
     """Decode a file block by block, so that one which is longer than `most` samples costs no more than that."""
+    import numpy as np
     import soundfile
 
     assert isinstance(file, soundfile.SoundFile)

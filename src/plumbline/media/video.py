@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plumbline.media.video_frames import VideoError
+
+if TYPE_CHECKING:  # A server that gets no videos does not need it.
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Video", "VideoError", "decode_bounded_video", "decode_video"]
 
@@ -88,6 +89,8 @@ def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: flo
     head, _, pixels = done.stdout.partition(b"\n")
     if done.returncode or not head:
         raise VideoError("cannot be decoded: the decoder broke off")
+    import numpy as np
+
     found = json.loads(head)
     if "error" in found:
         raise VideoError(found["error"])

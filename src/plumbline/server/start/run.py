@@ -44,6 +44,7 @@ def run(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
         try:
             from plumbline.server.start.serve import serve
 
+            gc.freeze()  # Libraries are most of the objects, and stay.
             return serve(settings, sockets, begun, read)
         finally:
             if begun is not None:

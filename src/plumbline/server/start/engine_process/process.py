@@ -148,6 +148,7 @@ def _load(start: EngineStart, reports: _Reports) -> tuple[WithAdmission, str]:
         from plumbline.answer.text.tokenizer import TextTokenizer
         from plumbline.server.loading.engines import build_engine, choose_engine
 
+        gc.freeze()  # Libraries are most of the objects, and stay.
         choice = choose_engine(start.settings, folder, gguf)
         tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokens(gguf)
         return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
