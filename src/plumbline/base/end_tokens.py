@@ -154,9 +154,9 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
     kinds: list[int] = metadata.get("tokenizer.ggml.token_type", [])
     named = {metadata.get(key) for key in _KEYS}
     found = {token for token in named if isinstance(token, int) and 0 <= token < len(tokens)}
-    known = _known(set(tokens))
-    wanted = known | _OF_GAPS
-    ids = {text: number for number, text in enumerate(tokens) if text in wanted}
+    # A vocabulary has hundreds of thousands of texts, and few that begin like a marker, as all ends do.
+    ids = {text: number for number, text in enumerate(tokens) if text[:1] in _BEGINNINGS}
+    known = _known(ids.keys())
     kind_of = {number: kinds[number] for number in ids.values() if number < len(kinds)}
     template = "\n".join(
         value
@@ -173,7 +173,6 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 def _known(texts: Collection[str]) -> set[str]:
     """Return those of the texts that end a turn wherever they are control tokens."""
-    # A vocabulary has hundreds of thousands of texts, and few that begin like a marker.
     markers = (text for text in texts if text[:1] in _BEGINNINGS)
     found = {text for text in markers if text in _OTHERS or _letters(text) in _WORDS}
     if any(text in texts for text in _HEADED):

@@ -1,8 +1,7 @@
 """Build the tokenizer of a GGUF file from its metadata (`tokenizer.ggml.*`).
 
 Two kinds of vocabularies are read. Byte-level ones (`gpt2`) have their merges in the file, and `tokenizer.ggml.pre`
-says how a text is split before (`splitting`). SentencePiece ones (`llama`) have scores: of all pairs that make a token
-the one with the highest score is merged first. Gemma 4's (`gemma4`) has merges and tokens of text. The tokens of a text
+says how a text is split before (`splitting`). SentencePiece ones (`llama`) have scores (`merges`). Gemma 4's (`gemma4`) has merges and tokens of text. The tokens of a text
 are those of llama.cpp; other kinds are refused by name.
 """
 
@@ -17,6 +16,7 @@ from typing import Any
 
 from tokenizers.models import BPE
 
+from plumbline.answer.text.gguf.merges import merges_of
 from plumbline.answer.text.gguf.splitting import SPLITS, Splitting
 from plumbline.answer.text.token_bytes import byte_table
 from plumbline.answer.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
@@ -283,15 +283,7 @@ class _Facts:
         if len(scores) < len(self._tokens):
             raise UnsupportedTokenizerError("it has fewer scores than tokens (tokenizer.ggml.scores)")
         made = [number for number in vocab.values() if kinds[number] in (_NORMAL, _USER_DEFINED)]
-        made.sort(key=lambda number: -scores[number])
-        found = []
-        for number in made:
-            text = self._tokens[number]
-            for cut in range(1, len(text)):
-                first = text[:cut]
-                if first in vocab and (second := text[cut:]) in vocab:
-                    found.append((first, second))
-        return found
+        return merges_of(self._tokens, vocab, scores, made)
 
     def _get(self, name: str, default: Any) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{name}", default)
