@@ -155,6 +155,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 0
     cache_bytes: int = 0
     """The largest size of the cache of keys and values; 0 if it is not known."""
+    step_bytes: int = 0
+    """Bytes of memory that the largest step takes besides; 0 if it is not known, or a GPU has them."""
+    resident_bytes: int = 0
+    """Bytes of memory that its process has when it is ready; 0 if it shares a process."""
     max_num_seqs: int = 0
     """Sequences that run at the same time; 0 if it is not known."""
     runs_on: str = ""

@@ -1,8 +1,8 @@
 """Build the tokenizer of a GGUF file from its metadata (`tokenizer.ggml.*`).
 
 Two kinds of vocabularies are read. Byte-level ones (`gpt2`) have their merges in the file, and `tokenizer.ggml.pre`
-says how a text is split before (`splitting`). SentencePiece ones (`llama`) have scores (`merges`). Gemma 4's (`gemma4`) has merges and tokens of text. The tokens of a text
-are those of llama.cpp; other kinds are refused by name.
+says how a text is split before (`splitting`). SentencePiece ones (`llama`) have scores (`merges`). Gemma 4's (`gemma4`)
+has merges and tokens of text. The tokens of a text are those of llama.cpp; other kinds are refused by name.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -33,9 +34,6 @@ from plumbline_kernels.delta import DeltaShape
 __all__ = ["Apart", "MixerWeights", "PreparedLayer", "allocate", "delta_heads"]
 
 MixerWeights = AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights
-
-_ALIGNMENT = 64
-"""Bytes of a line of a CPU's cache."""
 
 
 class Apart(NamedTuple):
@@ -129,10 +127,13 @@ def delta_heads(shape: Mixer, found: MixerWeights) -> DeltaHeads | None:
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start."""
+    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start.
+
+    They are mapped: `calloc` takes up to 32 MB at a time from what loading has freed, and clears it.
+    """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     needed = math.prod(size) * dtype.itemsize
-    memory = np.zeros(needed + _ALIGNMENT, dtype=np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(memory[start : start + needed]).view(dtype).view(size)
+    pages = mmap.mmap(-1, max(needed, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = np.frombuffer(pages, dtype=np.uint8)
+    return torch.from_numpy(memory[:needed]).view(dtype).view(size)
