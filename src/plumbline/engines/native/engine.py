@@ -22,6 +22,9 @@ from plumbline.port.engine import EngineInfo, EngineStats, MediaPrompt
 
 __all__ = ["NativeEngine"]
 
+_LOGIT = 4
+"""Bytes. The logits of a step are the largest of what it computes."""
+
 
 class NativeEngine(ThreadedEngine):
     """Run models with continuous batching over paged KV blocks."""
@@ -51,6 +54,7 @@ class NativeEngine(ThreadedEngine):
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             cache_bytes=cache_bytes,
+            step_bytes=_LOGIT * config.max_num_seqs * runner.vocab_size if runner.device.type == "cpu" else 0,
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
         )

@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from plumbline.base.workers.memory import trim
 from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.several import several
@@ -47,8 +48,9 @@ def serve(
     known = {name for source in catalog.sources for name in source.names}
     if unknown := next((name for name, _ in settings.sampling_defaults if name and name not in known), ""):
         raise OptionError("--sampling-defaults", f"names {unknown[:80]!r}, and no model has that name")
-    lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
+    trim()
+    lines = summary(catalog, settings, store, _port(sockets))
     if settings.api_servers > 1:
         (served,) = catalog.loaded.values()
         assert isinstance(served.engine, KeptEngine)

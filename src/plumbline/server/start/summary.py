@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from plumbline import __version__
 from plumbline.answer.text.earlier_thinking import dropped_thinking
 from plumbline.answer.text.templates.workers import rendering_now
+from plumbline.base.workers.memory import resident
 from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.served_model import ServedModel
@@ -32,18 +33,20 @@ def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int
         port: the TCP port, which is not the one of the settings if that is 0.
     """
     lines = [f"Plumbline {__version__}"]
+    # Of several models each has its engine's process; the server's own is counted with the only one.
+    own = 0 if settings.several_models else resident() * settings.api_servers
     for model in catalog.loaded.values():
-        lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _model_lines(model)]
+        lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _model_lines(model, own)]
     lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _server_lines(catalog, settings, store, port)]
     return "\n".join(lines)
 
 
-def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
+def _model_lines(model: ServedModel, own: int) -> Iterator[tuple[str, str]]:
     """Yield the lines of one model. A model that is unloaded later must not be kept by a variable of the caller."""
     info = model.engine.info
     yield "model", ", ".join(model.names)
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
-    yield "memory", _memory(model.weight_bytes, info)
+    yield "memory", _memory(model.weight_bytes, info, own)
     yield "ends", _ends(model)
     values = model.defaults.set_values or {"temperature": 1.0}
     shown = ", ".join(f"{name} {value}" for name, value in values.items())
@@ -74,9 +77,20 @@ def _ends(model: ServedModel) -> str:
     )
 
 
-def _memory(weight_bytes: int, info: EngineInfo) -> str:
-    """Return the memory plan: weights, cache, and what both are good for."""
-    parts = [f"weights {size_text(weight_bytes)}"] if weight_bytes else []
+def _memory(weight_bytes: int, info: EngineInfo, own: int) -> str:
+    """Return the memory plan: what the processes have now and at most, weights, cache, and what it is good for.
+
+    Args:
+        weight_bytes: of the files with the weights.
+        info: of the engine.
+        own: bytes that processes other than the engine's have.
+    """
+    parts = []
+    if info.resident_bytes:
+        rest = info.resident_bytes + own
+        most = rest + info.cache_bytes + info.step_bytes
+        parts.append(f"{size_text(rest)} now" + (f", {size_text(most)} at most" if info.step_bytes else ""))
+    parts += [f"weights {size_text(weight_bytes)}"] if weight_bytes else []
     if info.num_blocks:
         tokens = info.num_blocks * info.block_size
         size = f"{size_text(info.cache_bytes)}, " if info.cache_bytes else ""
