@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +19,9 @@ import httpx2
 import msgspec
 import pytest
 import uvicorn
-from support.models import scripted, served
+from support.models import scripted, scripted_info, served
 
+from plumbline.base.workers.memory import resident
 from plumbline.cli import main
 from plumbline.contract._generated.utilities import Health
 from plumbline.port.progress import LoadProgress, report, watched
@@ -164,6 +166,28 @@ def test_the_summary_names_an_address_that_clients_can_use(settings: dict[str, o
     assert ("Bearer KEY" in printed) is bool(given.api_keys)
     assert "test-model" in printed
     assert "k'" not in printed.replace("KEY'", "")
+
+
+def test_the_summary_counts_the_memory_of_all_processes() -> None:
+    """What they have when it is printed; with a full cache and a step of all sequences they have no more."""
+    given, mib = Settings(port=0, store="none", api_servers=2), 2**20
+    info = scripted_info(num_blocks=1, block_size=16, cache_bytes=1024 * mib)
+    before = resident()
+    printed = summary(only(served(scripted(info=info))), given, None, 4711)
+    assert " now" not in printed
+    info = msgspec.structs.replace(info, resident_bytes=500 * mib)
+    assert " at most" not in summary(only(served(scripted(info=info))), given, None, 4711)
+    info = msgspec.structs.replace(info, step_bytes=100 * mib)
+    line = next(
+        line
+        for line in summary(only(served(scripted(info=info))), given, None, 4711).splitlines()
+        if "memory" in line
+    )
+    found = re.search(r"memory +([\d.]+) GiB now, ([\d.]+) GiB at most", line)
+    assert found is not None, line
+    now, most = (float(part) * 1024 for part in found.groups())
+    assert now == pytest.approx(500 + 2 * before / mib, rel=0.1)
+    assert most == pytest.approx(now + 1124, abs=20)
 
 
 def test_an_interrupt_during_the_start_is_one_line(

@@ -13,7 +13,7 @@ from support.servers.asgi import serving
 
 from plumbline.answer.text.earlier_thinking import dropped_thinking, keeps_earlier_thinking
 from plumbline.cli import main
-from plumbline.server.start import run
+from plumbline.server.start import serve as start
 
 _KEPT = "if message.reasoning_content"
 DROPPING = (
@@ -111,7 +111,7 @@ def _silent(*_: object, announce: Callable[[], None], **__: object) -> _Silent:
 def test_the_line_is_printed_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "listener", _silent)
+    monkeypatch.setattr(start, "listener", _silent)
     for name, source in (("drops", DROPPING), ("keeps", CHATML)):
         path = tmp_path / f"{name}.jinja"
         path.write_text(source, "utf-8")

@@ -13,7 +13,7 @@ from plumbline.cli import main
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.memory import release_unused
-from plumbline.server.start import run
+from plumbline.server.start import serve as start
 
 
 class Silent:
@@ -45,7 +45,7 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
         announce()
         return Silent()
 
-    monkeypatch.setattr(run, "listener", listener)
+    monkeypatch.setattr(start, "listener", listener)
 
 
 def test_nothing_keeps_the_model_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_nothing_keeps_the_model_of_the_start(monkeypatch: pytest.MonkeyPatch) -
     dropped: list[Any] = []
 
     def serve(then: Callable[[], None], *options: str) -> None:
-        monkeypatch.setattr(run, "listener", lambda catalog, *_, **__: Emptying(catalog, then, dropped))
+        monkeypatch.setattr(start, "listener", lambda catalog, *_, **__: Emptying(catalog, then, dropped))
         assert main(["serve", "--port", "0", "--store", "none", *options]) == 0
 
     def check() -> None:

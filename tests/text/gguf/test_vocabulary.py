@@ -4,6 +4,8 @@ Laws:
 - The ids of a text are those of the definition, merge by merge.
 - A control token comes from itself in a prompt, never from the text of a message.
 - What a file leaves unused is text.
+- What needs the tokens alone gets those of the tokenizer.
+- Merges that are kept are those that were derived.
 - A kind of vocabulary or of splitting that is not known is refused by its name.
 """
 
@@ -21,8 +23,10 @@ from support.weights.gguf_vocabularies import encode_byte_level, encode_sentence
 from tokenizers import Regex, pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from plumbline.answer.text.gguf import merges
+from plumbline.answer.text.gguf.merges import merges_of
 from plumbline.answer.text.gguf.splitting import SPLITS
-from plumbline.answer.text.gguf.vocabulary import read_tokenizer
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer, read_tokens
 from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError, UnsupportedTokenizerError
 from plumbline.base.gguf_file import read_metadata
 
@@ -175,3 +179,58 @@ def test_a_changed_file_is_refused_or_read(vocabulary: dict[str, Any], data: st.
         path.write_bytes(content)
         with contextlib.suppress(UnencodableTextError, UnsupportedTokenizerError):
             read_tokenizer(path).encode_prompt("ab 1")
+
+
+@given(byte_level() | sentencepieces(), st.data())
+def test_the_tokens_alone_are_those_of_the_tokenizer(vocabulary: dict[str, Any], data: st.DataObject) -> None:
+    kinds = [
+        data.draw(st.sampled_from([kind, kind, CONTROL, USER_DEFINED, UNUSED])) if kind == NORMAL else kind
+        for kind in vocabulary["kinds"]
+    ]
+    named = data.draw(st.dictionaries(st.sampled_from(["bos", "eos", "unknown"]), st.integers(0, len(kinds))))
+    keys = {f"{name}_token_id": number for name, number in named.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), **{**vocabulary, "kinds": kinds}, **keys)
+        try:
+            whole = read_tokenizer(path)
+        except UnsupportedTokenizerError:
+            return
+        found = read_tokens(path)
+        assert found.table == whole.table
+        assert found.added == whole.added
+        assert found.special_ids == whole.special_ids
+        assert found.encode_generated("ab 1") == whole.encode_generated("ab 1")
+        assert found.encode_rendered("ab 1") == whole.encode_rendered("ab 1")
+
+
+@given(sentencepieces())
+def test_merges_that_are_kept_are_those_that_were_derived(vocabulary: dict[str, Any]) -> None:
+    """Of each vocabulary its own, and a file that others have changed is not believed."""
+    tokens, scores = vocabulary["tokens"], vocabulary["scores"]
+    vocab = {text: number for number, text in enumerate(tokens)}
+    made = range(259, len(tokens))
+    right = merges_of(tokens, vocab, scores, made)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        patch.setattr(merges, "_LARGE", 0)
+        assert merges_of(tokens, vocab, scores, made) == right
+        assert merges_of(tokens, vocab, scores, made) == right
+        turned = [-score for score in scores]
+        found = merges_of(tokens, vocab, turned, made)
+        patch.setattr(merges, "_LARGE", 2**30)
+        assert found == merges_of(tokens, vocab, turned, made)
+        patch.setattr(merges, "_LARGE", 0)
+        for file in Path(folder, "plumbline", "merges").iterdir():
+            file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\0")
+        assert merges_of(tokens, vocab, scores, made) == right
+
+
+def test_merges_are_derived_where_no_cache_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plumbline").write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(merges, "_LARGE", 0)
+    tokens = ["a", "b", "ab"]
+    vocab = {text: number for number, text in enumerate(tokens)}
+    assert merges_of(tokens, vocab, [0.0] * 3, range(3)) == [("a", "b")]
