@@ -1,7 +1,8 @@
-"""Try published files: `python -m real [vocabularies] [models] [served] [--models FOLDER]`.
+"""Try published files: `python -m real [vocabularies] [models] [memory] [served] [--models FOLDER]`.
 
 `vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references, `models`
-those of three published models, `served` starts a server with each model.
+those of three published models, `memory` measures starts and memory, `served` starts a server with each model and asks
+what llama.cpp, if llama-cpp-python is installed, and the protocol can check.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import sys
 from pathlib import Path
 
 from .files import models, vocabularies
+from .memory import start_and_memory
 from .served import serve
 from .vocabulary import Verdict, judge
 
 HOME = Path(__file__).parents[2] / ".nox" / "real"
-PARTS = ("vocabularies", "models", "served")
+PARTS = ("vocabularies", "models", "memory", "served")
 REFUSED = frozenset({"ggml-vocab-bert-bge.gguf", "ggml-vocab-nomic-bert-moe.gguf"})
 """Vocabularies of models that only embed texts."""
 
@@ -35,10 +37,12 @@ def main(arguments: list[str]) -> int:
             if found.refused != (file.name in REFUSED):
                 found.problems.append("refused, or read, against what is expected")
             wrong += _report(file.name, found)
-    chosen = models(options.models) if {"models", "served"} & set(parts) else []
+    chosen = models(options.models) if {"models", "memory", "served"} & set(parts) else []
     for model, file in chosen:
         if "models" in parts:
             wrong += _report(model.name, judge(file))
+        if "memory" in parts:
+            wrong += _report(model.name, start_and_memory(file))
         if "served" in parts:
             wrong += _report(model.name, serve(model, file))
     return int(wrong > 0)

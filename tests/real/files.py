@@ -29,6 +29,8 @@ class Model(NamedTuple):
     hub: str
     talks: bool
     """Whether it has a chat template."""
+    calls: bool = False
+    """Whether that template writes calls of tools."""
 
 
 MODELS = (
@@ -43,6 +45,7 @@ MODELS = (
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         talks=True,
+        calls=True,
     ),
     Model(
         "gemma-3-270m-q4_k_m.gguf",

@@ -11,15 +11,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import regex
+from numpy.typing import NDArray
 from support.weights.gguf_vocabularies import encode_byte_level, encode_sentencepiece
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plumbline.answer.text.gguf.splitting import SPLITS
 
-__all__ = ["by_definition", "by_llama_cpp"]
+__all__ = ["LlamaCpp", "by_definition", "by_llama_cpp", "logits_by_llama_cpp"]
 
 Encode = Callable[[str], list[int]]
+LlamaCpp = Callable[[list[int]], NDArray[np.float32]]
 _ALPHABET = bytes_to_unicode()
 
 
@@ -51,6 +54,56 @@ def _split(patterns: list[regex.Pattern[str]], text: str) -> list[str]:
 @contextmanager
 def by_llama_cpp(file: Path) -> Iterator[Encode | None]:
     """Yield llama.cpp's encoder of prompts, with the sequence start and added tokens; None if it is not installed."""
+    with _loaded(file, vocab_only=True) as found:
+        if found is None:
+            yield None
+            return
+        lib, model = found
+        vocab = lib.llama_model_get_vocab(model)
+
+        def encode(text: str) -> list[int]:
+            data = text.encode("utf-8")
+            buffer = (ctypes.c_int32 * (len(data) + 8))()
+            return list(buffer[: lib.llama_tokenize(vocab, data, len(data), buffer, len(buffer), True, True)])
+
+        yield encode
+
+
+@contextmanager
+def logits_by_llama_cpp(file: Path) -> Iterator[LlamaCpp | None]:
+    """Yield a function that returns llama.cpp's logits of each token of a text of up to 1,024; None without it."""
+    with _loaded(file, vocab_only=False) as found:
+        if found is None:
+            yield None
+            return
+        lib, model = found
+        params = lib.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = 1024
+        context = lib.llama_init_from_model(model, params)
+        size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+
+        def logits(ids: list[int]) -> NDArray[np.float32]:
+            lib.llama_memory_clear(lib.llama_get_memory(context), True)
+            batch = lib.llama_batch_init(len(ids), 0, 1)
+            batch.n_tokens = len(ids)
+            for place, number in enumerate(ids):
+                batch.token[place], batch.pos[place], batch.logits[place] = number, place, 1
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            assert lib.llama_decode(context, batch) == 0
+            rows = [
+                np.ctypeslib.as_array(lib.llama_get_logits_ith(context, place), (size,)).copy()
+                for place in range(len(ids))
+            ]
+            lib.llama_batch_free(batch)
+            return np.stack(rows)
+
+        yield logits
+        lib.llama_free(context)
+
+
+@contextmanager
+def _loaded(file: Path, *, vocab_only: bool) -> Iterator[tuple[Any, Any] | None]:
+    """Yield the library and the model of a file; None if llama-cpp-python is not installed."""
     if find_spec("llama_cpp") is None:
         yield None
         return
@@ -63,16 +116,9 @@ def by_llama_cpp(file: Path) -> Iterator[Encode | None]:
     lib.llama_log_set(ignore, ctypes.c_void_p(0))
     lib.llama_backend_init()
     params = lib.llama_model_default_params()
-    params.vocab_only = True
+    params.vocab_only = vocab_only
     model = lib.llama_model_load_from_file(os.fsencode(file), params)
-    vocab = lib.llama_model_get_vocab(model)
-
-    def encode(text: str) -> list[int]:
-        data = text.encode("utf-8")
-        buffer = (ctypes.c_int32 * (len(data) + 8))()
-        return list(buffer[: lib.llama_tokenize(vocab, data, len(data), buffer, len(buffer), True, True)])
-
     try:
-        yield encode
+        yield lib, model
     finally:
         lib.llama_model_free(model)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from own_server.launch import DidNotStart, launched_server
 from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 
+from .answers import answers
 from .files import Model
+from .http import get, post
 from .texts import drawn
 from .vocabulary import Verdict
 
@@ -24,10 +24,10 @@ def serve(model: Model, file: Path) -> Verdict:
     try:
         with launched_server(None, "--model", str(file)) as base:
             seconds = time.monotonic() - began
-            name = _get(f"{base}/models")["data"][0]["id"]
+            name = get(f"{base}/models")["data"][0]["id"]
             tokenizer = read_tokenizer(file)
             for text in drawn(40, sorted(tokenizer.added)[:40]):
-                found = _post(f"{base.removesuffix('/v1')}/tokenize", {"model": name, "prompt": text})
+                found = post(f"{base.removesuffix('/v1')}/tokenize", {"model": name, "prompt": text})
                 if found["tokens"] != tokenizer.encode_prompt(text):
                     problems.append(f"/tokenize gives other ids of {text!r:.60}")
             asked: dict[str, Any] = {"model": name, "temperature": 0, "max_tokens": 16}
@@ -36,27 +36,16 @@ def serve(model: Model, file: Path) -> Verdict:
                 if model.talks
                 else ("completions", asked | {"prompt": "The capital of France is"})
             )
-            first, second = (_text(_post(f"{base}/{path}", asked)) for _ in range(2))
+            first, second = (_text(post(f"{base}/{path}", asked)) for _ in range(2))
             if not first.strip() or first != second:
                 problems.append(f"two greedy answers are {first!r} and {second!r}")
+            asked_more = answers(base, model, file)
     except DidNotStart:
         return Verdict("the server did not start", ["the server did not start"])
-    return Verdict(f"ready after {seconds:.1f} s; answered {first!r:.60}", problems)
+    line = f"ready after {seconds:.1f} s; answered {first!r:.60}; {asked_more.line}"
+    return Verdict(line, [*problems, *asked_more.problems])
 
 
 def _text(answer: dict[str, Any]) -> str:
     choice = answer["choices"][0]
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
-
-
-def _get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
