@@ -79,6 +79,7 @@ def logits_by_llama_cpp(file: Path) -> Iterator[LlamaCpp | None]:
         lib, model = found
         params = lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = 1024
+        params.n_threads = params.n_threads_batch = 1  # More wait for each other beside a server.
         context = lib.llama_init_from_model(model, params)
         size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
 
@@ -115,9 +116,15 @@ def _loaded(file: Path, *, vocab_only: bool) -> Iterator[tuple[Any, Any] | None]
 
     lib.llama_log_set(ignore, ctypes.c_void_p(0))
     lib.llama_backend_init()
+    folder = Path(lib.__file__).with_name("lib")
+    for ggml in folder.glob(
+        "libggml.so"
+    ):  # Builds with a library for each kind of processor load none themselves.
+        ctypes.CDLL(str(ggml)).ggml_backend_load_all_from_path(os.fsencode(folder))
     params = lib.llama_model_default_params()
     params.vocab_only = vocab_only
     model = lib.llama_model_load_from_file(os.fsencode(file), params)
+    assert model, f"llama.cpp cannot load {file}"
     try:
         yield lib, model
     finally:
