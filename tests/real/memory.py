@@ -95,12 +95,14 @@ def _server(file: Path) -> Iterator[tuple[str, Any, Any]]:
 def _fill(base: str) -> None:
     """Fill the cache with sequences that run at the same time."""
     model = get(f"{base}/models")["data"][0]["id"]
-    tokens = 16 * _blocks(base)
+    each = 16 * _blocks(base) // _SEQUENCES
     draw = random.Random(1)
-    prompts = [[draw.randrange(1000, 20_000) for _ in range(tokens // _SEQUENCES)] for _ in range(_SEQUENCES)]
+    # Prompts are short, so that all sequences run before the first one ends.
+    prompts = [[draw.randrange(1000, 20_000) for _ in range(4)] for _ in range(_SEQUENCES)]
 
     def ask(prompt: list[int]) -> None:
-        post(f"{base}/completions", {"model": model, "prompt": prompt, "max_tokens": 16, "ignore_eos": True})
+        fields = {"model": model, "prompt": prompt, "max_tokens": each - len(prompt), "ignore_eos": True}
+        post(f"{base}/completions", fields)
 
     threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
     for thread in threads:
