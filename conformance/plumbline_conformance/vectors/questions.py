@@ -76,8 +76,8 @@ def _files(folder: Path, suite: str) -> Iterator[tuple[str, dict[str, Any]]]:
     paths = sorted((folder / suite).glob("*.json"))
     if not paths:
         raise UnreadableVectors(
-            f"{folder} has no vectors in {suite}/. Give a folder of vectors, such as a clone's conformance/vectors, with "
-            "--vectors."
+            f"{folder} has no vectors in {suite}/. Give a folder of vectors, such as a clone's "
+            "conformance/vectors, with --vectors."
         )
     for path in paths:
         yield path.stem, _json(path)

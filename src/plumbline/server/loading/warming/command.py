@@ -42,7 +42,7 @@ class WarmCommand(Command, frozen=True, kw_only=True):
     def run(self, out: Console) -> int:
         """Compile them."""
         from plumbline.engines.native.models import UnsupportedModelError
-        from plumbline.server.loading.served_model import find_files
+        from plumbline.server.loading.model_files import find_files
         from plumbline.server.settings import Settings
 
         capability = _capability(self.target)
