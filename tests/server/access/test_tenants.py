@@ -35,8 +35,10 @@ OTHER_ROUTES = {
     "/": "is requested by `look`",
     "/docs": "is requested by `look`",
     "/page/{name:str}": "is requested by `look`",
+    "/page/vendor/{name:str}": "has files of the package, the same for all",
     "/page/status": "is requested by `look`",
     "/page/judge": "judges what the request has, and keeps nothing",
+    "/page/validate": "compares what the request has, and keeps nothing",
     "/v1/responses": "is the WebSocket, requested by `talk`",
 }
 
