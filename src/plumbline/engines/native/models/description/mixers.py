@@ -264,22 +264,10 @@ class DeltaNet:
         return self.value_heads if self.state_space else 2 * self.value_heads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConv:
-    """A mixer: a gated convolution of a few taps for each channel alone (LFM2), which keeps its last inputs."""
+class _ChannelsAlone:
+    """A mixer without attention, in which each channel is computed by itself."""
 
-    width: int
-    """Channels, as many as the model has."""
-    taps: int
-    """The tokens that the convolution takes, the token itself included."""
-    bias: bool = False
-    """Whether projections and the convolution have a bias."""
-    rope: None = None
-
-    def __post_init__(self) -> None:
-        """Check what the operations assume."""
-        if self.taps < 2:
-            raise UnsupportedModelError("conv_L_cache must be at least 2")
+    __slots__ = ()
 
     @property
     def heads(self) -> int:
@@ -296,6 +284,24 @@ class ShortConv:
         """The numbers that the cache keeps for a token: none."""
         return 0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConv(_ChannelsAlone):
+    """A mixer: a gated convolution of a few taps for each channel alone (LFM2), which keeps its last inputs."""
+
+    width: int
+    """Channels, as many as the model has."""
+    taps: int
+    """The tokens that the convolution takes, the token itself included."""
+    bias: bool = False
+    """Whether projections and the convolution have a bias."""
+    rope: None = None
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        if self.taps < 2:
+            raise UnsupportedModelError("conv_L_cache must be at least 2")
+
     def state_bytes(self, itemsize: int) -> int:
         """Return the bytes that a sequence takes, with weights of so many bytes each."""
         return self.width * (self.taps - 1) * itemsize
@@ -306,7 +312,7 @@ class ShortConv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selective:
+class Selective(_ChannelsAlone):
     """A mixer: a state space of Mamba 1 (arXiv 2312.00752); each channel has a state and decays of its own."""
 
     width: int
@@ -328,21 +334,6 @@ class Selective:
         """Check what the operations assume."""
         if self.taps < 2:
             raise UnsupportedModelError("mamba_d_conv must be at least 2")
-
-    @property
-    def heads(self) -> int:
-        """The heads whose tokens attend to others: none."""
-        return 0
-
-    @property
-    def head_dim(self) -> int:
-        """The width of a head: each channel is alone."""
-        return 1
-
-    @property
-    def cache_width(self) -> int:
-        """The numbers that the cache keeps for a token: none."""
-        return 0
 
     def state_bytes(self, itemsize: int) -> int:
         """Return the bytes that a sequence takes, with weights of so many bytes each."""
