@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.processes import cpu_seconds, free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, posted, started
 
 __all__ = ["measure"]
 
@@ -98,12 +98,9 @@ async def _read(port: int, streams: int, tokens: int) -> int:
 
 async def _stream(port: int, tokens: int) -> int:
     messages = [{"role": "user", "content": "Hi"}]
-    body = json.dumps({"model": "bench", "messages": messages, "stream": True, "max_tokens": 20_000}).encode()
+    body = {"model": "bench", "messages": messages, "stream": True, "max_tokens": 20_000}
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    writer.write(posted("/v1/chat/completions", body))
     count = 0
     while count < tokens and (data := await reader.read(1 << 16)):
         count += data.count(b'"content":')

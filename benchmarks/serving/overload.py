@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, cast
 import uvloop
 
 from benchmarks.environment import environment
-from benchmarks.serving.processes import cpu_seconds, free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, posted, started
 
 __all__ = ["measure"]
 
@@ -158,17 +158,13 @@ class _Client:
     async def _send(self, due: float) -> RequestOutcome:
         prompt = " ".join(self._prompts.choices(_WORDS, k=60))
         fields = {"model": _MODEL, "prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True}
-        body = json.dumps({**fields, "temperature": 0.7, "stream": True}).encode()
+        body = {**fields, "temperature": 0.7, "stream": True}
         try:
             while not (connection := self._idle.pop() if self._idle else await self._opened()).is_open:
                 pass
         except OSError:
             return RequestOutcome(0, 0.0, False)
-        answer = await connection.send(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body),
-            due,
-        )
+        answer = await connection.send(posted("/v1/completions", body, closes=False), due)
         if connection.is_open:
             self._idle.append(connection)
         return answer

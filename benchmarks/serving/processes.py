@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,8 +16,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["RunningServer", "available", "cpu_seconds", "free_port", "peak_memory", "serve", "started"]
+__all__ = [
+    "RunningServer",
+    "available",
+    "cpu_seconds",
+    "free_port",
+    "peak_memory",
+    "posted",
+    "serve",
+    "started",
+]
 
 THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -36,6 +47,21 @@ class RunningServer:
     model: str
     pid: int
     seconds_to_ready: float
+
+
+def posted(path: str, body: dict[str, Any], *, closes: bool = True) -> bytes:
+    """Return a POST request with a JSON body, as bytes of HTTP/1.1.
+
+    Args:
+        path: the path of the URL.
+        body: what is sent as JSON.
+        closes: whether the server closes the connection after its answer.
+    """
+    content = json.dumps(body).encode()
+    # Servers without keys answer to names of loopback only.
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += "connection: close\r\n" if closes else ""
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 
 def available(name: str) -> bool:

@@ -8,7 +8,6 @@ machine, the sleeping and the client.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import statistics
 import sys
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.processes import cpu_seconds, free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, posted, started
 
 __all__ = ["measure"]
 
@@ -70,12 +69,8 @@ async def _read(port: int, streams: int, interval: float) -> list[float]:
 
 async def _stream(port: int, start: float, interval: float, delays: list[float], counted_from: float) -> None:
     await asyncio.sleep(start)
-    body = json.dumps({"model": "bench", "input": "Hi", "stream": True}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    writer.write(
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    writer.write(posted("/v1/responses", {"model": "bench", "input": "Hi", "stream": True}))
     while data := await reader.read(1 << 16):
         now = time.monotonic()
         if now > counted_from:

@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
-from benchmarks.serving.processes import THREADS, RunningServer, free_port, started
+from benchmarks.serving.processes import THREADS, RunningServer, free_port, posted, started
 
 __all__ = ["SHAPES", "measure", "tokens_per_second"]
 
@@ -102,7 +102,7 @@ def serving(binaries: Path, model: Path) -> Iterator[list[RunningServer]]:
 
 async def _one(server: RunningServer, prompt: str, max_tokens: int) -> int:
     """Stream one answer; return its tokens."""
-    body = json.dumps({
+    body = {
         "model": server.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
@@ -110,13 +110,10 @@ async def _one(server: RunningServer, prompt: str, max_tokens: int) -> int:
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
-    }).encode()  # fmt: skip
+    }
     port = int(server.base_url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    writer.write(posted("/v1/chat/completions", body))
     last = b""
     while data := await reader.read(1 << 16):
         last = (last + data)[-4096:]
@@ -127,9 +124,7 @@ async def _one(server: RunningServer, prompt: str, max_tokens: int) -> int:
     return int(found[-1])
 
 
-async def tokens_per_second(
-    server: RunningServer, concurrency: int, requests: int, max_tokens: int
-) -> dict[str, float]:
+async def tokens_per_second(server: RunningServer, concurrency: int, requests: int, max_tokens: int) -> float:
     """Request answers, `concurrency` at a time; return their tokens per second."""
     gate = asyncio.Semaphore(concurrency)
 

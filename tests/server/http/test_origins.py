@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from benchmarks.serving.processes import posted
 from support.models import scripted, served
 from support.servers.asgi import serving
 from support.servers.live import Live, live
@@ -142,6 +143,8 @@ HANDSHAKE = (
         (HANDSHAKE % b"localhost", 101),
         (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
         (b"GET /v1/models HTTP/1.0\r\n\r\n", 200),
+        (posted("/v1/chat/completions", CHAT), 200),
+        (posted("/v1/chat/completions", CHAT, closes=False), 200),
     ],
 )
 def test_the_host_of_every_request_and_handshake_is_checked(
