@@ -2,24 +2,31 @@
 
 Metadata are keys with numbers, texts or arrays of them. The layout is public (`docs/gguf.md` of ggml). All sizes are
 checked against the size of the file, so that a broken file costs no more memory than it has bytes.
+
+A model may be cut into files: `NAME-00001-of-00003.gguf` has all metadata, and each file the index of its own tensors.
 """
 
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GgufError", "Tensor", "read_index", "read_metadata"]
+__all__ = ["GgufError", "Tensor", "is_later_piece", "piece_paths", "read_index", "read_metadata", "title_of"]
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """By the number of a type: its format in `struct`."""
 _TEXT, _ARRAY = 8, 9
 _MOST_DIMENSIONS = 4
 _ALIGNMENT = "general.alignment"
+_COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"
+"""Keys of a file that is a piece of a model: the number of pieces, that of this one from 0, and all tensors."""
+_OWN_KEYS = frozenset({_ALIGNMENT, _COUNT, _NUMBER, _TENSORS})
+_PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _TOO_SHORT = "it ends inside its metadata"
 
 
@@ -36,7 +43,32 @@ class Tensor:
     kind: int
     """The number of its type, such as 0 for fp32 and 8 for Q8_0."""
     offset: int
-    """From the start of the file."""
+    """From the start of its file."""
+    file: Path
+    """The GGUF file, or the piece of it, that has the tensor."""
+
+
+def piece_paths(file: Path) -> list[Path]:
+    """Return all files of a model by the name of its first, and the file itself if that is no name of a first one."""
+    found = _PIECE.search(file.name)
+    if found is None or int(found[1]) != 1:
+        return [file]
+    return [file.with_name(_piece_name(file, number)) for number in range(1, int(found[2]) + 1)]
+
+
+def is_later_piece(file: Path) -> bool:
+    """Return whether the name of a file is that of a piece that another one begins."""
+    found = _PIECE.search(file.name)
+    return found is not None and int(found[1]) != 1
+
+
+def title_of(file: Path) -> str:
+    """Return the name of a model by that of its file or first piece: without number and extension."""
+    return _PIECE.sub("", file.name).removesuffix(".gguf")
+
+
+def _piece_name(file: Path, number: int) -> str:
+    return _PIECE.sub(lambda found: f"-{number:05}-of-{found[2]}.gguf", file.name)
 
 
 def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
@@ -54,15 +86,53 @@ def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
 
 
 def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata of a file as `read_metadata` does, and its tensors by name.
+    """Return the metadata of a file as `read_metadata` does, and its tensors by name, those of all pieces.
 
     Raises:
-        GgufError: the file is not a GGUF file, ends too early, or has two tensors of a name.
+        GgufError: a file is not a GGUF file, ends too early, or has two tensors of a name; a piece is missing, or the
+            file is not the first of them.
     """
+    metadata, tensors = _one_index(file, wanted)
+    count = metadata.get(_COUNT, 1)
+    if count == 1:
+        return metadata, tensors
+    for number, piece in enumerate(_pieces(file, metadata)[1:], 1):
+        more, further = _one_index(piece, lambda key: False)
+        if (more.get(_NUMBER), more.get(_COUNT)) != (number, count):
+            raise GgufError(f"{piece.name} is not piece {number + 1} of {count} by its metadata")
+        if twice := tensors.keys() & further.keys():
+            raise GgufError(f"two pieces have a tensor {min(twice)!r}")
+        tensors |= further
+    if len(tensors) != metadata.get(_TENSORS, len(tensors)):
+        raise GgufError(f"its pieces have {len(tensors)} tensors, and its metadata {metadata[_TENSORS]}")
+    return metadata, tensors
+
+
+def _one_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with _mapped(file) as data:
         reader = _Reader(data)
-        found, count = reader.read(lambda key: key == _ALIGNMENT or wanted(key))
-        return found, reader.tensors(count, found.get(_ALIGNMENT, 32))
+        found, count = reader.read(lambda key: key in _OWN_KEYS or wanted(key))
+        return found, reader.tensors(count, found.get(_ALIGNMENT, 32), file)
+
+
+def _pieces(file: Path, metadata: dict[str, Any]) -> list[Path]:
+    """Return the files of a model that is cut into several.
+
+    Raises:
+        GgufError: see `read_index`.
+    """
+    count, number = metadata[_COUNT], metadata.get(_NUMBER)
+    if number != 0:
+        raise GgufError(f"it is not the first of its {count} pieces; give {_piece_name(file, 1)}")
+    pieces = piece_paths(file)
+    if len(pieces) != count:
+        raise GgufError(
+            f"it is the first of {count} pieces, which are found by its name: that must end with "
+            f"-00001-of-{count:05}.gguf"
+        )
+    if missing := [piece.name for piece in pieces if not piece.is_file()]:
+        raise GgufError(f"{missing[0]}, which has a part of its tensors, is missing")
+    return pieces
 
 
 def _mapped(file: Path) -> mmap.mmap:
@@ -95,7 +165,7 @@ class _Reader:
                 found[key] = value
         return found, count
 
-    def tensors(self, count: int, alignment: object) -> dict[str, Tensor]:
+    def tensors(self, count: int, alignment: object, file: Path) -> dict[str, Tensor]:
         """Return the tensors, which follow the metadata."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise GgufError(f"its {_ALIGNMENT} is {alignment!r}; it must be positive")
@@ -107,9 +177,9 @@ class _Reader:
             if dimensions > _MOST_DIMENSIONS:
                 raise GgufError(f"{name!r} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
             sizes = [int(self._number("Q")) for _ in range(dimensions)]
-            found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
+            found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"), file)
         start = -(-self._position // alignment) * alignment
-        return {name: Tensor(each.shape, each.kind, start + each.offset) for name, each in found.items()}
+        return {name: replace(each, offset=start + each.offset) for name, each in found.items()}
 
     def _value(self, kind: int, is_wanted: bool) -> Any:
         if kind == _TEXT:

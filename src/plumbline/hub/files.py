@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from plumbline.base.gguf_file import is_later_piece
 from plumbline.hub.names import read_name
 from plumbline.hub.repository import cached, download, offer
 
@@ -33,6 +34,8 @@ def find_model(text: str | Path) -> Path:
     if path.is_file():
         if path.suffix != ".gguf":
             raise FileNotFoundError(f"{path} is neither a folder nor a GGUF file")
+        if is_later_piece(path):
+            raise FileNotFoundError(f"{path} is a later piece of a model; give its first one, -00001-of-…")
         return path
     name = read_name(str(text))
     if name is None:

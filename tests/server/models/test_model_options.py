@@ -101,9 +101,13 @@ def test_options_of_several_models_need_several() -> None:
 def test_a_folder_lists_its_models_and_loads_none(folder: Path) -> None:
     catalog = planned(Settings(model_dir=str(folder), models_memory_bytes=1000), print)
     assert [source.names for source in catalog.sources] == [
-        ("one",), ("small",), ("split-00001-of-00002",), ("two",),
+        ("one",), ("small",), ("split",), ("two",),
     ]  # fmt: skip
-    assert [source.size for source in catalog.sources] == [SIZE, *[4 + CACHE_BYTES["llama_cpp"]] * 2, SIZE]
+    assert [source.size for source in catalog.sources] == [
+        SIZE,
+        *[size + CACHE_BYTES["llama_cpp"] for size in (4, 8)],
+        SIZE,
+    ]
     assert (catalog.default, catalog.loaded, catalog.capacity) == (None, {}, 1000)
     size = planned(Settings(model_dir=str(folder), kv_cache_bytes=10**6), print).sources[0].size
     assert size == WEIGHTS + 10**6
@@ -140,7 +144,7 @@ def test_a_model_that_never_fits_ends_the_start(folder: Path) -> None:
 def test_a_model_of_the_folder_may_be_the_first_one(folder: Path) -> None:
     settings = Settings(models=(("x", str(folder / "one")),), model_dir=str(folder))
     names = [source.names[0] for source in planned(settings, print).sources]
-    assert names == ["x", "small", "split-00001-of-00002", "two"]
+    assert names == ["x", "small", "split", "two"]
 
 
 def test_two_models_with_one_name_are_refused(folder: Path) -> None:

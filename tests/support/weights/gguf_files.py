@@ -112,6 +112,7 @@ def write_gguf(
     without: str = "",
     extra: str = "",
     more: dict[str, Any] | None = None,
+    tensors_a_piece: int = 0,
 ) -> None:
     """Write a model.
 
@@ -123,9 +124,10 @@ def write_gguf(
         without: the name of a tensor to leave out.
         extra: the name of a tensor to add.
         more: further keys of the architecture, with integers.
+        tensors_a_piece: cut the model into files with so many tensors; 0 writes one file.
     """
     architecture, config = ARCHITECTURES[label][1], model.config
-    out = gguf.GGUFWriter(path, architecture)
+    out = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_piece)
     _keys(out, architecture, config)
     for key, value in (more or {}).items():
         out.add_uint32(f"{architecture}.{key}", value)

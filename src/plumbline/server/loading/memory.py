@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plumbline.base.gguf_file import piece_paths
+
 if TYPE_CHECKING:
     import torch  # An API server without an engine does without its hundreds of megabytes.
 
@@ -35,7 +37,9 @@ def weight_bytes(folder: Path, gguf: Path | None) -> int:
     """
     weights = [*folder.glob("model*.safetensors")] or folder.glob("*.safetensors")
     if gguf is not None:
-        weights = [gguf]
+        weights = [
+            piece for piece in piece_paths(gguf) if piece.is_file()
+        ]  # Engines refuse one that lacks a piece.
     return sum(path.stat().st_size for path in weights)
 
 

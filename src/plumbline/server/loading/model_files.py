@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbline.base.gguf_file import title_of
 from plumbline.hub.files import find_model
 from plumbline.pocket import MODEL_DIR, MODEL_NAME
 from plumbline.server.settings import OptionError, Settings
@@ -38,7 +39,7 @@ def model_name(folder: Path, gguf: Path | None, settings: Settings) -> str:
     name, path = _only(settings)
     if name or not path:
         return name or MODEL_NAME
-    return gguf.stem if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
+    return title_of(gguf) if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import msgspec
 import torch
 
+from plumbline.base.gguf_file import is_later_piece, title_of
 from plumbline.server.loading.engines import choose_engine
 from plumbline.server.loading.memory import device_bytes, weight_bytes
 from plumbline.server.loading.model_files import find_files, model_name
@@ -21,8 +21,6 @@ __all__ = ["plan"]
 
 _SHARE = 0.9
 """Part of a device's memory that models may take; vLLM's default for one."""
-_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
-"""How the names of GGUF files end that another file begins."""
 
 
 def plan(settings: Settings) -> ServerPlan:
@@ -36,7 +34,7 @@ def plan(settings: Settings) -> ServerPlan:
     paths = {os.path.abspath(os.path.expanduser(path)) for _, path in settings.models}
     found = _models_of(Path(settings.model_dir).expanduser()) if settings.model_dir else []
     listed = [
-        _planned(settings, path.stem if path.is_file() else path.name, str(path))
+        _planned(settings, title_of(path) if path.is_file() else path.name, str(path))
         for path in found
         if os.path.abspath(path) not in paths
     ]
@@ -49,7 +47,7 @@ def _models_of(folder: Path) -> list[Path]:
     files = [
         path
         for path in folder.glob("*.gguf")
-        if not _LATER_PART.search(path.stem) and not path.name.startswith("mmproj")
+        if not is_later_piece(path) and not path.name.startswith("mmproj")
     ]
     return sorted([*folders, *files])
 

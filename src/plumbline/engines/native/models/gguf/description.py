@@ -75,8 +75,6 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
         metadata, tensors = read_index(file, lambda key: key not in _UNUSED)
     except GgufError as error:
         raise UnsupportedModelError(f"{file.name} cannot be read: {error}") from error
-    if metadata.get("split.count", 1) > 1:
-        raise UnsupportedModelError("files in several parts (split.count) are not supported")
     config = config_of(metadata, tensors.keys())
     name, architecture = metadata["general.architecture"], architecture_of(metadata)
     assert architecture is not None
@@ -84,7 +82,7 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
     description = _stored_as(architecture, describe(config))
     description = replace(description, eos_token_ids=file_ends(metadata))
     if FACTORS in tensors:
-        description = _with_factors(description, file, tensors[FACTORS])
+        description = _with_factors(description, tensors[FACTORS])
     return GgufModel(file, name, description, tensors)
 
 
@@ -111,15 +109,15 @@ def _stored_as(architecture: Architecture, description: ModelDescription) -> Mod
     return replace(description, layers=layers, names=replace(description.names, transposed=False))
 
 
-def _with_factors(description: ModelDescription, file: Path, tensor: Tensor) -> ModelDescription:
+def _with_factors(description: ModelDescription, tensor: Tensor) -> ModelDescription:
     """Divide the rotary frequencies by the numbers of a tensor."""
     if tensor.kind != _F32 or len(tensor.shape) != 1:
         raise UnsupportedModelError(f"{FACTORS} must be fp32 numbers")
-    with file.open("rb") as stream:
+    with tensor.file.open("rb") as stream:
         stream.seek(tensor.offset)
         data = stream.read(4 * tensor.shape[0]) if tensor.shape[0] < 4096 else b""
     if len(data) != 4 * tensor.shape[0]:
-        raise UnsupportedModelError(f"{file.name} ends inside {FACTORS}")
+        raise UnsupportedModelError(f"{tensor.file.name} ends inside {FACTORS}")
     factors = tuple(torch.frombuffer(bytearray(data), dtype=torch.float32).tolist())
     # The one scaling that takes its divisors as they are.
     return _with_ropes(

@@ -30,7 +30,7 @@ class GgufTensors:
     """The tensors of a GGUF file; every one must be used, and every weight found."""
 
     def __init__(self, model: GgufModel, dtype: torch.dtype, device: torch.device) -> None:
-        """Map the file.
+        """Map the file, or the pieces of one that is cut.
 
         Raises:
             UnsupportedModelError: the gguf package, which knows the names of tensors, is missing or does not know the
@@ -39,7 +39,7 @@ class GgufTensors:
         self._file, self._entries = model.file, model.tensors
         self._dtype, self._device = dtype, device
         self._names = _names(model)
-        self._data = _mapped(model.file)
+        self._data = {file: _mapped(file) for file in {each.file for each in model.tensors.values()}}
         self._missing: list[str] = []
         self._unused = set(model.tensors) - {FACTORS}
 
@@ -91,7 +91,7 @@ class GgufTensors:
             raise WeightsError(f"{name} has shape {list(entry.shape)}, without a matrix for expert {index}")
         _, rows, columns = entry.shape
         size = _size(name, entry.kind, rows, columns)
-        return Entry((rows, columns), entry.kind, entry.offset + index * size)
+        return Entry((rows, columns), entry.kind, entry.offset + index * size, entry.file)
 
     def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> Tensor | StoredWeight:
         if entry.kind in _PLAIN:
@@ -110,9 +110,10 @@ class GgufTensors:
             forget(data.data_ptr(), data.nbytes)
 
     def _bytes(self, name: str, entry: Entry, size: int) -> Tensor:
-        if entry.offset + size > len(self._data):
-            raise WeightsError(f"{self._file.name} ends inside {name}: it is truncated")
-        return self._data[entry.offset : entry.offset + size]
+        data = self._data[entry.file]
+        if entry.offset + size > len(data):
+            raise WeightsError(f"{entry.file.name} ends inside {name}: it is truncated")
+        return data[entry.offset : entry.offset + size]
 
 
 def _size(name: str, kind: int, rows: int, columns: int) -> int:
