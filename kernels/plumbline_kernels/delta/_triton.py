@@ -14,6 +14,7 @@ from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning
 from plumbline_kernels.delta import _chunks
 from plumbline_kernels.delta._chunks import block_of, launch_chunks
+from plumbline_kernels.delta.shape import DeltaShape
 
 __all__ = ["compile_cases", "launch_conv", "launch_rule"]
 
@@ -100,13 +101,14 @@ def _rule_kernel(
     VALUE_DIM: tl.constexpr,
     SCALE: tl.constexpr,
     CORRECTS: tl.constexpr,
+    TILED: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
     """Compute one token of each sequence."""
     sequence = tl.program_id(0)
     head = tl.program_id(1)
-    key_head = head // (value_heads // key_heads)
+    key_head = head % key_heads if TILED else head // (value_heads // key_heads)
     i = tl.arange(0, BLOCK_K)
     j = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     i_mask = i < KEY_DIM
@@ -183,8 +185,7 @@ def launch_rule(
     strength: Tensor,
     states: Tensor,
     batch: AttentionBatch,
-    key_heads: int,
-    corrects: bool = True,
+    shape: DeltaShape,
 ) -> Tensor:
     """Compute `delta_rule`: decodes token by token, chunks by `launch_chunks`."""
     check(
@@ -198,17 +199,18 @@ def launch_rule(
     for seqs, decode in _parts(batch):
         given = (qkv, decay, strength, states, out, *_members(batch, seqs))
         if not decode:
-            launch_chunks(*given, key_heads, corrects)
+            launch_chunks(*given, shape)
             continue
         _rule_kernel[(seqs.stop, value_heads, cdiv(value_dim, block))](
             *given,
             qkv.stride(0),
-            key_heads,
+            shape.key_heads,
             value_heads,
             KEY_DIM=key_dim,
             VALUE_DIM=value_dim,
             SCALE=key_dim**-0.5,
-            CORRECTS=corrects,
+            CORRECTS=shape.corrects,
+            TILED=shape.tiled,
             BLOCK_K=next_power_of_2(key_dim),
             BLOCK_V=block,
             num_warps=config["num_warps"],
@@ -266,6 +268,7 @@ def compile_cases(capability: int) -> Iterator[CompileCase]:
                 "VALUE_DIM": value_dim,
                 "SCALE": 128**-0.5,
                 "CORRECTS": corrects,
+                "TILED": False,
                 "BLOCK_K": 128,
                 "BLOCK_V": config["block_v"],
             },

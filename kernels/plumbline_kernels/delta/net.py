@@ -20,7 +20,6 @@ the others of its step; `exp`, `log` and `sqrt` do not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from torch import Tensor
 from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import FLOATS, check, use_triton
 from plumbline_kernels.delta import _triton
+from plumbline_kernels.delta.shape import DeltaShape
 from plumbline_kernels.swiglu import sigmoid_torch
 
 __all__ = [
@@ -45,23 +45,6 @@ _CHUNK = 64
 """Tokens whose corrections are found at once, by a triangular system of this size."""
 _LEAST = 1e-6
 """Added to the squared length of keys and queries, as in the models' own code."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaShape:
-    """The heads of a delta net; value head h has the key and query of key head h // (value_heads // key_heads)."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    corrects: bool = True
-    """Whether keys and queries have length 1 and writes are corrections; False for a state space."""
-
-    @property
-    def channels(self) -> int:
-        """The width of queries, keys and values together."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 def causal_conv(
@@ -155,7 +138,7 @@ def delta_rule(
         "delta_rule: states must be fp32 [rows, HV, key_dim, value_dim]",
     )
     if use_triton(qkv):
-        return _triton.launch_rule(qkv, decay, strength, states, batch, shape.key_heads, shape.corrects)
+        return _triton.launch_rule(qkv, decay, strength, states, batch, shape)
     q, k, v = _heads(qkv, shape)
     out = qkv.new_zeros(len(qkv), shape.value_heads, shape.value_dim)
     for tokens, row, fresh in _spans(batch, rows):
@@ -254,7 +237,7 @@ def _heads(qkv: Tensor, shape: DeltaShape) -> tuple[Tensor, Tensor, Tensor]:
     both = qkv[:, : 2 * width].float().reshape(len(qkv), 2, shape.key_heads, shape.key_dim)
     if shape.corrects:
         both = both / torch.sqrt(both.square().sum(-1, keepdim=True) + _LEAST)
-    q, k = both.repeat_interleave(group, 2).unbind(1)
+    q, k = (both.repeat(1, 1, group, 1) if shape.tiled else both.repeat_interleave(group, 2)).unbind(1)
     v = qkv[:, 2 * width :].float().reshape(len(qkv), shape.value_heads, shape.value_dim)
     return q * shape.key_dim**-0.5 if shape.corrects else q, k, v
 

@@ -26,11 +26,12 @@ from plumbline_kernels.delta import (
 __all__ = ["library"]
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 shapes = st.builds(
-    lambda heads, group, key, value, corrects: DeltaShape(heads, heads * group, key, value, corrects),
+    lambda heads, group, key, value, *ways: DeltaShape(heads, heads * group, key, value, *ways),
     st.integers(1, 2),
     st.integers(1, 3),
     st.sampled_from([16, 48]),
     st.sampled_from([16, 64, 80]),
+    st.booleans(),
     st.booleans(),
 )
 

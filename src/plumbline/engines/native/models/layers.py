@@ -121,7 +121,14 @@ def delta_heads(shape: Mixer, found: MixerWeights) -> DeltaHeads | None:
         return None
     return DeltaHeads(
         shape,
-        DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, not shape.state_space),
+        DeltaShape(
+            shape.key_heads,
+            shape.value_heads,
+            shape.key_dim,
+            shape.value_dim,
+            corrects=not shape.state_space,
+            tiled=shape.tiled,
+        ),
         found,
     )
 

@@ -203,6 +203,8 @@ class DeltaNet:
     """The tokens that the convolution of queries, keys and values takes, the token itself included."""
     by_key_head: bool = False
     """Whether the rows of the projections are grouped by key head, as in Qwen3-Next."""
+    tiled: bool = False
+    """Whether value head h has the key head h % key_heads, as in GGUF files, and not h // (value_heads / key_heads)."""
     state_space: bool = False
     """Whether it is a state space of Mamba 2: no corrections, gates before the norm, values added to results."""
     strength: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,18 +14,27 @@ from plumbline.base.end_tokens import file_ends
 from plumbline.base.gguf_file import GgufError, Tensor, read_index
 from plumbline.engines.native.models.description import (
     Attention,
+    DeltaNet,
     LayerDescription,
+    Mixer,
     ModelDescription,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families import describe
+from plumbline.engines.native.models.families.parts import FULL
 from plumbline.engines.native.models.gguf.architectures import Architecture, architecture_of, config_of
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
+from plumbline.engines.native.models.names import Names
 
-__all__ = ["FACTORS", "GgufModel", "read_model"]
+__all__ = ["ROPE_NUMBERS", "GgufModel", "read_model"]
 
 FACTORS = "rope_freqs.weight"
 """The tensor of divisors of the rotary frequencies, in which a file has the scaling of Llama 3."""
+_LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_NUMBERS = (FACTORS, _LONG, _SHORT)
+"""The tensors that say how positions are rotated."""
+_NEVER = 1e29
+"""A divisor that stands for a number that is not rotated."""
 _F32, _F16, _BF16 = 0, 1, 30
 _TYPES = {_F32: "float32", _F16: "float16"}
 """The types that files keep whole; others run in bf16."""
@@ -41,6 +50,8 @@ class GgufModel:
     """`general.architecture`."""
     description: ModelDescription
     tensors: Mapping[str, Tensor]
+    further_layers: int
+    """The layers behind the last that predict further tokens, which are not run."""
 
     @property
     def kinds(self) -> frozenset[int]:
@@ -76,14 +87,23 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
     except GgufError as error:
         raise UnsupportedModelError(f"{file.name} cannot be read: {error}") from error
     config = config_of(metadata, tensors.keys())
-    name, architecture = metadata["general.architecture"], architecture_of(metadata)
+    name, architecture = metadata["general.architecture"], architecture_of(metadata, tensors.keys())
     assert architecture is not None
     config["dtype"] = _dtype(tensors)
-    description = _stored_as(architecture, describe(config))
+    factors = {name: _numbers(tensors[name]) for name in ROPE_NUMBERS if name in tensors}
+    _with_numbers(config, metadata, factors)
+    description = _stored_as(architecture, describe(config), tensors.keys())
     description = replace(description, eos_token_ids=file_ends(metadata))
-    if FACTORS in tensors:
-        description = _with_factors(description, tensors[FACTORS])
-    return GgufModel(file, name, description, tensors)
+    if FACTORS in factors and max(factors[FACTORS]) < _NEVER:
+        # The one scaling that takes its divisors as they are.
+        description = _with_ropes(
+            description,
+            kind="longrope",
+            short_factors=factors[FACTORS],
+            long_factors=factors[FACTORS],
+            attention_factor=1.0,
+        )
+    return GgufModel(file, name, description, tensors, metadata.get(f"{name}.nextn_predict_layers", 0))
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> str:
@@ -93,7 +113,9 @@ def _dtype(tensors: Mapping[str, Tensor]) -> str:
     return "bfloat16" if largest is None else _TYPES.get(largest.kind, "bfloat16")
 
 
-def _stored_as(architecture: Architecture, description: ModelDescription) -> ModelDescription:
+def _stored_as(
+    architecture: Architecture, description: ModelDescription, tensors: Collection[str]
+) -> ModelDescription:
     """Describe the weights as files of an architecture have them."""
     if architecture.norms_with_offset:
         description = replace(description, norm=replace(description.norm, offset=0.0))
@@ -101,28 +123,72 @@ def _stored_as(architecture: Architecture, description: ModelDescription) -> Mod
         description = _with_ropes(description, interleaved=True)
     # llama.cpp's converter brings merged projections into one order, and turns those of GPT-2.
     layers = tuple(
-        replace(layer, mixer=replace(layer.mixer, layout="apart"))
-        if isinstance(layer.mixer, Attention)
-        else layer
-        for layer in description.layers
+        replace(layer, mixer=_stored_mixer(architecture, layer.mixer)) for layer in description.layers
     )
-    return replace(description, layers=layers, names=replace(description.names, transposed=False))
+    return replace(description, layers=layers, names=_stored_names(architecture, description.names, tensors))
 
 
-def _with_factors(description: ModelDescription, tensor: Tensor) -> ModelDescription:
-    """Divide the rotary frequencies by the numbers of a tensor."""
+def _stored_mixer(architecture: Architecture, mixer: Mixer) -> Mixer:
+    if isinstance(mixer, Attention):
+        return replace(mixer, layout="apart")
+    return replace(mixer, tiled=architecture.tiled) if isinstance(mixer, DeltaNet) else mixer
+
+
+def _stored_names(architecture: Architecture, names: Names, tensors: Collection[str]) -> Names:
+    """Return the names by which the gguf package finds what files have, whatever a family's checkpoints have.
+
+    Gates, ups and downs of all experts are one tensor each; newer converters can merge projections of one input.
+    """
+    plain = Names()
+    ends = {name.rpartition(".")[0].rpartition(".")[2] for name in tensors if name.endswith(".weight")}
+    if len(names.gate_up) == 1 and "ffn_gate" in ends:
+        names = replace(names, gate_up=plain.gate_up, down=plain.down)
+    if len(names.shared_gate_up) == 1:
+        names = replace(names, shared_gate_up=plain.shared_gate_up, shared_down=plain.shared_down)
+    if "attn_qkv" in ends and "attn_q" not in ends and len(names.qkv) == 3:
+        names = replace(names, qkv=("self_attn.qkv_proj",))
+    return replace(
+        names,
+        transposed=False,
+        sinks=f"{plain.sinks}.weight",
+        correction="mlp.gate.e_score_correction.bias",
+        expert_gate_up=("mlp.experts.{}.gate_up_proj",)
+        if "ffn_gate_up_exps" in ends
+        else plain.expert_gate_up,
+        expert_down=plain.expert_down,
+        experts_transposed=False,
+        experts_alternate=False,
+        **architecture.names,
+    )
+
+
+def _with_numbers(
+    config: dict[str, Any], metadata: Mapping[str, Any], numbers: Mapping[str, tuple[float, ...]]
+) -> None:
+    """Add what tensors say of rotations: factors by length (Phi-3), and which part of a head is rotated (Gemma 4)."""
+    rotations = config.get("rope_parameters", {})
+    if _LONG in numbers and _SHORT in numbers:
+        attention = metadata.get(f"{metadata['general.architecture']}.rope.scaling.attn_factor", 1.0)
+        rotations |= {
+            "rope_type": "longrope",
+            "short_factor": [*numbers[_SHORT]],
+            "long_factor": [*numbers[_LONG]],
+        }
+        rotations["attention_factor"] = attention
+    if max(divisors := numbers.get(FACTORS, (1.0,))) >= _NEVER:
+        rotations[FULL]["partial_rotary_factor"] = divisors.count(1.0) / len(divisors)
+
+
+def _numbers(tensor: Tensor) -> tuple[float, ...]:
+    """Read a tensor that says how positions are rotated."""
     if tensor.kind != _F32 or len(tensor.shape) != 1:
-        raise UnsupportedModelError(f"{FACTORS} must be fp32 numbers")
+        raise UnsupportedModelError("tensors of rotations must be fp32 numbers")
     with tensor.file.open("rb") as stream:
         stream.seek(tensor.offset)
         data = stream.read(4 * tensor.shape[0]) if tensor.shape[0] < 4096 else b""
     if len(data) != 4 * tensor.shape[0]:
-        raise UnsupportedModelError(f"{tensor.file.name} ends inside {FACTORS}")
-    factors = tuple(torch.frombuffer(bytearray(data), dtype=torch.float32).tolist())
-    # The one scaling that takes its divisors as they are.
-    return _with_ropes(
-        description, kind="longrope", short_factors=factors, long_factors=factors, attention_factor=1.0
-    )
+        raise UnsupportedModelError(f"{tensor.file.name} ends inside the tensors of rotations")
+    return tuple(torch.frombuffer(bytearray(data), dtype=torch.float32).tolist())
 
 
 def _with_ropes(description: ModelDescription, **changes: Any) -> ModelDescription:

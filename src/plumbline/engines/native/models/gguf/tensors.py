@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ from plumbline.base.workers.memory import forget
 from plumbline.engines.native.models.checkpoint import WeightsError, some
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
-from plumbline.engines.native.models.gguf.description import FACTORS, GgufModel
-from plumbline.engines.native.models.stored import StoredWeight
+from plumbline.engines.native.models.gguf.description import ROPE_NUMBERS, GgufModel
+from plumbline.engines.native.models.stored import StoredWeight, dense
 
 __all__ = ["GgufTensors"]
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_MERGED = {".self_attn.qkv_proj": "attn_qkv", ".mlp.experts.gate_up_proj": "ffn_gate_up_exps"}
+"""Merged projections, which the gguf package does not know of every architecture."""
+_LAYER = re.compile(r"blk\.(\d+)\.")
 _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types of numbers that are stored as they are, by their number."""
 
@@ -41,7 +46,11 @@ class GgufTensors:
         self._names = _names(model)
         self._data = {file: _mapped(file) for file in {each.file for each in model.tensors.values()}}
         self._missing: list[str] = []
-        self._unused = set(model.tensors) - {FACTORS}
+        layers = len(model.description.layers)
+        without = range(layers, layers + model.further_layers)
+        self._unused = {
+            name for name in model.tensors if name not in ROPE_NUMBERS and _layer(name) not in without
+        }
 
     def fetch_weight(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
@@ -56,18 +65,52 @@ class GgufTensors:
         expert = _EXPERT.search(base)
         if expert is not None:
             base = base[: expert.start(1) - 1] + base[expert.end(1) :]
-        stored = f"{self._names.get_name(base)}.{end}"
+        stored = self._names.get_name(f"{base}.{end}") or f"{self._stored_name(base)}.{end}"
         entry = self._entries.get(stored)
+        if entry is None and end == "weight" and base.endswith("kv_b_proj"):
+            return self._keys_and_values(base, shape, dtype)
         if entry is None:
             self._missing.append(f"{stored} ({name})")
             return torch.zeros(shape, dtype=dtype, device=self._device)
         self._unused.discard(stored)
         if expert is not None:
             entry = self._part(stored, entry, int(expert[1]))
+        if stored.endswith(".ssm_norm.weight"):  # Files have the groups of a state space apart.
+            entry = replace(entry, shape=(math.prod(entry.shape),))
         if [size for size in entry.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{stored} has shape {list(entry.shape)}, the metadata ask for {list(shape)}")
         found = self._read(stored, entry, dtype)
-        return found.view(shape) if isinstance(found, Tensor) else found
+        if not isinstance(found, Tensor):
+            return found
+        # Files have the decays of delta nets and state spaces as -exp(A_log).
+        return (-found).log().view(shape) if stored.endswith(".ssm_a") else found.view(shape)
+
+    def _stored_name(self, base: str) -> str | None:
+        """Return the name that files have for a tensor, without its end."""
+        found: str | None = self._names.get_name(base)
+        later = next((name for end, name in _MERGED.items() if base.endswith(end)), None)
+        if found is None and later is not None:
+            return f"blk.{base.split('.')[2]}.{later}"
+        return found
+
+    def _keys_and_values(self, base: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Join the projections of latent attention to keys, [H, rank, key], and to values, [H, value, rank]."""
+        found = []
+        for part in ("k_b_proj", "v_b_proj"):
+            stored = f"{self._names.get_name(base.replace('kv_b_proj', part))}.weight"
+            entry = self._entries.get(stored)
+            if entry is None or len(entry.shape) != 3:
+                self._missing.append(stored)
+                return torch.zeros(shape, dtype=dtype, device=self._device)
+            self._unused.discard(stored)
+            heads, rows, columns = entry.shape
+            whole = self._read(stored, replace(entry, shape=(heads * rows, columns)), dtype)
+            found.append(dense(whole, dtype, self._device).view(heads, rows, columns))
+        keys, values = found
+        joined = torch.cat((keys.transpose(1, 2), values), 1).flatten(0, 1)
+        if joined.shape != shape:
+            raise WeightsError(f"{base} has shape {list(joined.shape)}, the metadata ask for {list(shape)}")
+        return joined
 
     def finish(self) -> None:
         """Refuse the file if a tensor was missing or not used.
@@ -86,9 +129,12 @@ class GgufTensors:
             )
 
     def _part(self, name: str, entry: Entry, index: int) -> Entry:
-        """Return the matrix of an expert."""
-        if len(entry.shape) != 3 or index >= entry.shape[0]:
-            raise WeightsError(f"{name} has shape {list(entry.shape)}, without a matrix for expert {index}")
+        """Return the matrix, or the biases, of an expert."""
+        if len(entry.shape) not in (2, 3) or index >= entry.shape[0]:
+            raise WeightsError(f"{name} has shape {list(entry.shape)}, without a part for expert {index}")
+        if len(entry.shape) == 2:
+            size = _size(name, entry.kind, 1, entry.shape[1])
+            return Entry(entry.shape[1:], entry.kind, entry.offset + index * size, entry.file)
         _, rows, columns = entry.shape
         size = _size(name, entry.kind, rows, columns)
         return Entry((rows, columns), entry.kind, entry.offset + index * size, entry.file)
@@ -114,6 +160,12 @@ class GgufTensors:
         if entry.offset + size > len(data):
             raise WeightsError(f"{entry.file.name} ends inside {name}: it is truncated")
         return data[entry.offset : entry.offset + size]
+
+
+def _layer(name: str) -> int:
+    """Return the number of a tensor's layer, -1 outside of layers."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else -1
 
 
 def _size(name: str, kind: int, rows: int, columns: int) -> int:

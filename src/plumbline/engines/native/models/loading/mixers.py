@@ -85,7 +85,13 @@ def _delta(source: WeightSource, prefix: str, shape: DeltaNet) -> DeltaWeights:
         widths = (keys, keys, shape.values, shape.values, *heads, *heads)
     rows = None
     if shape.by_key_head:
-        widths, rows = (shape.channels + shape.values, 2 * shape.value_heads), parts_of_heads(shape)
+        first = shape.channels + shape.values
+        widths, rows = (first, 2 * shape.value_heads), parts_of_heads(shape)
+        if len(names.delta) > len(widths):  # GGUF files have only strengths and decays by key head.
+            widths, rows = (
+                (shape.channels, shape.values, widths[1]),
+                torch.cat((torch.arange(first), rows[first:])),
+            )
     sizes = (keys, keys, shape.values) if names.delta_convs else (shape.channels,)
     if names.delta_convs_even:
         third = -(-shape.channels // 3)

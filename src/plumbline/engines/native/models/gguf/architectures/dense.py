@@ -1,0 +1,142 @@
+"""Dense models with norms of the root mean square."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.families.parts import FULL, SLIDING
+from plumbline.engines.native.models.gguf.architectures.parts import (
+    Architecture,
+    Keys,
+    Tensors,
+    layers_with_windows,
+    partial_rotation,
+    rope,
+)
+
+__all__ = ["ARCHITECTURES", "GRANITE", "OLMO3"]
+
+GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+
+
+def _granite(keys: Keys, _: Tensors) -> dict[str, Any]:
+    if keys.get("rope.scaling.finetuned") is False:
+        raise UnsupportedModelError("rope.scaling.finetuned false is not supported: it turns rotations off")
+    return {}
+
+
+def _olmo(keys: Keys, _: Tensors) -> dict[str, Any]:
+    if abs(keys.get("attention.layer_norm_epsilon", 1e-5) - 1e-5) > 1e-9:
+        raise UnsupportedModelError("attention.layer_norm_epsilon must be 1e-05 for olmo")
+    return {}
+
+
+def _olmo3(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    local = {
+        "rope_type": "default",
+        "rope_theta": keys.get("rope.freq_base_swa", keys.get("rope.freq_base", 500000.0)),
+    }
+    return layers_with_windows(keys, tensors) | {"rope_parameters": {FULL: rope(keys), SLIDING: local}}
+
+
+def _phi3(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    return {
+        "rope_parameters": rope({**keys, "rope.scaling.attn_factor": 1.0}) | partial_rotation(keys, tensors),
+        "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
+        "sliding_window": keys.get("attention.sliding_window") or None,
+    }
+
+
+def _mistral3(keys: Keys, _: Tensors) -> dict[str, Any]:
+    found = rope(keys)
+    if found["rope_type"] == "yarn":
+        scale = keys.get("rope.scaling.yarn_log_multiplier", 1.0)
+        found |= {
+            "mscale": 1.0,
+            "mscale_all_dim": scale,
+            "llama_4_scaling_beta": keys.get("attention.temperature_scale", 0.0),
+        }
+    return {"rope_parameters": found}
+
+
+OLMO3 = Architecture(
+    model_type="olmo3",
+    keys={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": "",
+        "rope.freq_base_swa": "",
+    },
+    fields=_olmo3,
+)
+"""What `olmo2` stands for in files with windows."""
+
+ARCHITECTURES = {
+    "phi3": Architecture(
+        model_type="phi3", keys={"attention.sliding_window": ""}, fields=_phi3, partial=True
+    ),
+    "command-r": Architecture(
+        model_type="cohere",
+        keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
+        fields=lambda _, tensors: {"use_qk_norm": "blk.0.attn_q_norm.weight" in tensors},
+        needed="logit_scale",
+    ),
+    "cohere2": Architecture(
+        model_type="cohere2",
+        keys={
+            "attention.layer_norm_epsilon": "layer_norm_eps",
+            "logit_scale": "logit_scale",
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "",
+        },
+        fields=layers_with_windows,
+        needed="logit_scale attention.sliding_window",
+    ),
+    "mistral3": Architecture(
+        model_type="ministral3",
+        keys={"attention.temperature_scale": "", "rope.scaling.yarn_log_multiplier": ""},
+        fields=_mistral3,
+        interleaved=True,
+    ),
+    "llama": Architecture(model_type="llama", interleaved=True),
+    "qwen2": Architecture(model_type="qwen2"),
+    "qwen3": Architecture(model_type="qwen3"),
+    "smollm3": Architecture(model_type="smollm3", interleaved=True),
+    "olmo": Architecture(
+        model_type="olmo",
+        keys={"attention.layer_norm_epsilon": "", "attention.clamp_kqv": "clip_qkv"},
+        fields=_olmo,
+        interleaved=True,
+    ),
+    "olmo2": Architecture(model_type="olmo2"),
+    "seed_oss": Architecture(
+        model_type="seed_oss",
+        fields=lambda _, tensors: {"attention_out_bias": "blk.0.attn_output.bias" in tensors},
+    ),
+    "ernie4_5": Architecture(
+        model_type="ernie4_5",
+        fields=lambda _, tensors: {"use_bias": "blk.0.attn_q.bias" in tensors},
+        biases=False,
+    ),
+    "glm4": Architecture(model_type="glm4", partial=True, fields=partial_rotation, interleaved=True),
+    "exaone4": Architecture(
+        model_type="exaone4",
+        keys={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": ""},
+        fields=layers_with_windows,
+    ),
+    "starcoder2": Architecture(
+        model_type="starcoder2", keys={"attention.layer_norm_epsilon": "norm_epsilon"}, biases=False
+    ),
+    "arcee": Architecture(model_type="arcee", interleaved=True),
+    "granite": Architecture(
+        model_type="granite",
+        keys=GRANITE,
+        fields=_granite,
+        interleaved=True,
+    ),
+}

@@ -1,0 +1,174 @@
+"""Models with experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
+from plumbline.engines.native.models.gguf.architectures.parts import (
+    EXPERTS,
+    WIDTH,
+    Architecture,
+    Keys,
+    Tensors,
+    partial_rotation,
+    rope,
+)
+
+__all__ = ["ARCHITECTURES", "DEEPSEEK_V2"]
+
+
+_SIGMOID = 2
+"""The number of a choice by sigmoids."""
+_ROUTED = {
+    "expert_count": "n_routed_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_shared_count": "n_shared_experts",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "expert_gating_func": "",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "nextn_predict_layers": "num_nextn_predict_layers",
+    **WIDTH,
+}
+"""The experts of DeepSeek V3, which several have."""
+
+
+def _gpt_oss(keys: Keys, _: Tensors) -> dict[str, Any]:
+    # llama.cpp rounds the bounds of YaRN to whole frequencies; the model does not.
+    return {"attention_bias": True, "rope_parameters": {**rope(keys), "truncate": False}}
+
+
+def _glm4(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    _check_sigmoid(keys)
+    return {
+        **partial_rotation(keys, tensors),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in tensors,
+    }
+
+
+def _check_sigmoid(keys: Keys) -> None:
+    if keys.get("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise UnsupportedModelError("expert_gating_func must be 2, a choice by sigmoids")
+
+
+def _ernie(keys: Keys, _: Tensors) -> dict[str, Any]:
+    return {"use_bias": False, "moe_layer_end_index": keys["block_count"] - 1}
+
+
+def _deepseek(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    rotated, found = keys["rope.dimension_count"], rope(keys)
+    if found["rope_type"] == "yarn":
+        # For historical reasons the file has a tenth of it.
+        scale = keys.get("rope.scaling.yarn_log_multiplier", 0.0) * 10
+        found |= {"mscale": 1.0, "mscale_all_dim": scale}
+    return {
+        "rope_parameters": found,
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys["attention.key_length_mla"] - rotated,
+        "num_key_value_heads": keys["attention.head_count"],
+        # Converters take what releases say of the first layers, which not all do.
+        "first_k_dense_replace": sum(
+            f"blk.{layer}.ffn_gate_inp.weight" not in tensors for layer in range(keys["block_count"])
+        ),
+        "q_lora_rank": keys.get("attention.q_lora_rank"),
+        "norm_topk_prob": keys.get("expert_weights_norm", False),
+    }
+
+
+DEEPSEEK_V2 = Architecture(
+    model_type="deepseek_v2",
+    keys=_ROUTED
+    | {
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.q_lora_rank": "",
+        "attention.key_length_mla": "",
+        "attention.value_length_mla": "v_head_dim",
+        "attention.key_length": "",
+        "rope.scaling.yarn_log_multiplier": "",
+        "expert_weights_norm": "",
+    },
+    fields=_deepseek,
+    partial=True,
+    needed="attention.kv_lora_rank attention.key_length_mla attention.value_length_mla rope.dimension_count "
+    "expert_count expert_used_count leading_dense_block_count",
+)
+"""What `deepseek2` stands for in files whose experts are not chosen by sigmoids."""
+
+ARCHITECTURES = {
+    "deepseek2": replace(DEEPSEEK_V2, model_type="deepseek_v3"),
+    "qwen2moe": Architecture(
+        model_type="qwen2_moe",
+        keys={
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+            **WIDTH,
+        },
+        # llama.cpp takes the weights of a token as they are.
+        fields=lambda _, tensors: {"norm_topk_prob": False, "qkv_bias": "blk.0.attn_q.bias" in tensors},
+        needed="expert_count expert_used_count expert_feed_forward_length",
+        biases=False,
+    ),
+    "gpt-oss": Architecture(
+        model_type="gpt_oss",
+        keys={
+            **EXPERTS,
+            "expert_feed_forward_length": "intermediate_size",
+            "attention.sliding_window": "sliding_window",
+        },
+        fields=_gpt_oss,
+        needed="expert_count expert_used_count attention.sliding_window",
+        biases=False,
+    ),
+    "glm4moe": Architecture(
+        model_type="glm4_moe",
+        keys=_ROUTED,
+        fields=_glm4,
+        partial=True,
+        needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count",
+    ),
+    "olmoe": Architecture(
+        model_type="olmoe", keys={"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+    ),
+    "granitemoe": Architecture(
+        model_type="granitemoeshared",
+        keys={**EXPERTS, **GRANITE, "expert_shared_feed_forward_length": "shared_intermediate_size"},
+        interleaved=True,
+    ),
+    "ernie4_5-moe": Architecture(
+        model_type="ernie4_5_moe",
+        keys={
+            "expert_count": "moe_num_experts",
+            "expert_used_count": "moe_k",
+            "expert_shared_count": "moe_num_shared_experts",
+            "expert_shared_feed_forward_length": "",
+            "interleave_moe_layer_step": "moe_layer_interval",
+            "leading_dense_block_count": "moe_layer_start_index",
+            **WIDTH,
+        },
+        fields=_ernie,
+        interleaved=False,
+    ),
+    "minimax-m2": Architecture(
+        model_type="minimax_m2",
+        keys={
+            **EXPERTS,
+            "expert_feed_forward_length": "intermediate_size",
+            "expert_gating_func": "",
+            "rope.dimension_count": "rotary_dim",
+        },
+        partial=True,
+    ),
+    "qwen3moe": Architecture(
+        model_type="qwen3_moe",
+        keys={**EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
+        # llama.cpp divides the weights of a token by their sum, whatever the config says.
+        fields=lambda _, __: {"norm_topk_prob": True},
+        needed="expert_count expert_used_count expert_feed_forward_length",
+    ),
+}

@@ -1,0 +1,182 @@
+"""Models whose layers are not all attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.families.parts import FULL
+from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
+from plumbline.engines.native.models.gguf.architectures.parts import (
+    EXPERTS,
+    WIDTH,
+    Architecture,
+    Keys,
+    Tensors,
+    partial_rotation,
+    rope,
+)
+
+__all__ = ["ARCHITECTURES"]
+
+
+def _lfm2_moe(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    found = _lfm2(keys, tensors)
+    del found["block_auto_adjust_ff_dim"]
+    return found
+
+
+def _lfm2(keys: Keys, _: Tensors) -> dict[str, Any]:
+    counts = keys["attention.head_count_kv"]
+    if not isinstance(counts, list) or len({*counts} - {0}) != 1:
+        raise UnsupportedModelError(
+            "attention.head_count_kv must have a number for each layer of lfm2, or zero"
+        )
+    return {
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": [FULL if count else "conv" for count in counts],
+        "num_key_value_heads": max(counts),
+    }
+
+
+def _delta(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    layers = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    recurrent = keys.get("attention.recurrent_layers")
+    if recurrent is None:
+        recurrent = [(layer + 1) % keys.get("full_attention_interval", 4) != 0 for layer in range(layers)]
+    return {
+        **partial_rotation(keys, tensors),
+        "layer_types": ["linear_attention" if each else FULL for each in recurrent[:layers]],
+        "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
+    }
+
+
+def _qwen35(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    found, sections = _delta(keys, tensors), keys.get("rope.dimension_sections", (11, 11, 10))
+    return found | {
+        "rope_parameters": rope(keys)
+        | {
+            "mrope_section": [*sections[:3]],
+            "partial_rotary_factor": found.pop("partial_rotary_factor"),
+        }
+    }
+
+
+def _granite(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    counts, inner = keys["attention.head_count_kv"], keys["ssm.inner_size"]
+    if not isinstance(counts, list):
+        raise UnsupportedModelError(
+            "attention.head_count_kv must have a number for each layer of granitehybrid"
+        )
+    return {
+        "layer_types": [FULL if count else "mamba" for count in counts],
+        "num_key_value_heads": max(counts),
+        "mamba_expand": inner // keys["embedding_length"],
+        "mamba_d_head": inner // keys["ssm.time_step_rank"],
+        "position_embedding_type": "nope" if keys.get("rope.scaling.finetuned") is False else "rope",
+        "mamba_proj_bias": any(name.endswith("ssm_in.bias") for name in tensors),
+        "num_local_experts": keys.get("expert_count", 0),
+        "shared_intermediate_size": keys.get(
+            "expert_shared_feed_forward_length", keys["feed_forward_length"]
+        ),
+    }
+
+
+_DELTA = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "ssm.inner_size": "",
+    "attention.recurrent_layers": "",
+    "full_attention_interval": "",
+    "nextn_predict_layers": "",
+}
+_DELTA_EXPERTS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    **WIDTH,
+}
+_DELTA_NAMES = {
+    "delta": (
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a",
+    ),
+    "delta_shifts": "linear_attn.dt_proj.bias",
+}
+_DELTA_NEEDED = "block_count ssm.conv_kernel ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size"
+
+ARCHITECTURES = {
+    "granitehybrid": Architecture(
+        model_type="granitemoehybrid",
+        keys={
+            **EXPERTS,
+            **GRANITE,
+            "expert_shared_feed_forward_length": "",
+            "ssm.conv_kernel": "mamba_d_conv",
+            "ssm.state_size": "mamba_d_state",
+            "ssm.group_count": "mamba_n_groups",
+            "ssm.time_step_rank": "mamba_n_heads",
+            "ssm.inner_size": "",
+        },
+        fields=_granite,
+        names={"delta_shifts": "mamba.dt_proj.bias"},
+        needed="attention.head_count_kv feed_forward_length ssm.conv_kernel ssm.state_size ssm.group_count "
+        "ssm.time_step_rank ssm.inner_size",
+        interleaved=True,
+    ),
+    "qwen3next": Architecture(
+        model_type="qwen3_next",
+        keys=_DELTA | _DELTA_EXPERTS,
+        fields=_delta,
+        names=_DELTA_NAMES | {"delta": (*_DELTA_NAMES["delta"][:2], "linear_attn.in_proj_ba")},
+        needed=f"{_DELTA_NEEDED} expert_count expert_used_count",
+        norms_with_offset=True,
+        partial=True,
+    ),
+    "qwen35": Architecture(
+        model_type="qwen3_5_text",
+        keys=_DELTA | {"rope.dimension_sections": ""},
+        fields=_qwen35,
+        tiled=True,
+        names=_DELTA_NAMES,
+        needed=_DELTA_NEEDED,
+        norms_with_offset=True,
+        partial=True,
+    ),
+    "qwen35moe": Architecture(
+        model_type="qwen3_5_moe_text",
+        keys=_DELTA | _DELTA_EXPERTS | {"rope.dimension_sections": ""},
+        fields=_qwen35,
+        tiled=True,
+        names=_DELTA_NAMES,
+        needed=f"{_DELTA_NEEDED} expert_count expert_used_count",
+        norms_with_offset=True,
+        partial=True,
+    ),
+    "lfm2moe": Architecture(
+        model_type="lfm2_moe",
+        keys={
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_gating_func": "",
+            "leading_dense_block_count": "num_dense_layers",
+            "shortconv.l_cache": "conv_L_cache",
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+            **WIDTH,
+        },
+        fields=_lfm2_moe,
+        needed="attention.head_count_kv shortconv.l_cache",
+        biases=False,
+    ),
+    "lfm2": Architecture(
+        model_type="lfm2",
+        keys={"shortconv.l_cache": "conv_L_cache", "attention.layer_norm_rms_epsilon": "norm_eps"},
+        fields=_lfm2,
+        needed="attention.head_count_kv shortconv.l_cache",
+        biases=False,
+    ),
+}

@@ -1,0 +1,105 @@
+"""What stands for an architecture of GGUF files, and what several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.families.parts import FULL, SLIDING
+
+__all__ = [
+    "EPS",
+    "EXPERTS",
+    "WIDTH",
+    "Architecture",
+    "Keys",
+    "Tensors",
+    "layers_with_windows",
+    "partial_rotation",
+    "rope",
+]
+
+Keys = Mapping[str, Any]
+"""The metadata of an architecture, without its name."""
+
+Tensors = Collection[str]
+"""The names of a file's tensors."""
+
+
+def _nothing(_: Keys, __: Tensors) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What a `general.architecture` stands for."""
+
+    model_type: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Fields of its own keys."""
+    fields: Callable[[Keys, Tensors], dict[str, Any]] = _nothing
+    """Returns fields that no key has: llama.cpp computes them from others, or from the tensors that there are."""
+    names: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of `Names`, where files have a tensor in another shape than checkpoints."""
+    interleaved: bool = False
+    """Whether rows of q and k are stored in the order in which neighbours are rotated together."""
+    tiled: bool = False
+    """Whether value heads of delta nets are in an order of their own (`DeltaNet.tiled`)."""
+    norms_with_offset: bool = False
+    """Whether the weights of norms contain the offset that the family adds."""
+    needed: str = ""
+    """Keys that must be there, besides those that the family reads."""
+    rotated: bool = True
+    """Whether heads are rotated."""
+    partial: bool = False
+    """Whether `rope.dimension_count` may be a part of a head."""
+    biases: bool = True
+    """Whether the config says which projections have a bias, and so the tensors here."""
+
+
+EXPERTS = {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}
+WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+EPS = {"attention.layer_norm_epsilon": "layer_norm_epsilon"}
+
+
+def partial_rotation(keys: Keys, _: Tensors) -> dict[str, Any]:
+    """Return which part of a head is rotated."""
+    head_dim = keys.get("attention.key_length") or keys["embedding_length"] // keys["attention.head_count"]
+    # Half a number more, so that the product with the width is not rounded below it.
+    turned = keys.get("rope.dimension_count", head_dim) + 0.5
+    return {"partial_rotary_factor": min(1.0, turned / head_dim)}
+
+
+def layers_with_windows(keys: Keys, _: Tensors) -> dict[str, Any]:
+    """Return the kinds of layers by `attention.sliding_window_pattern`, if the file has one."""
+    pattern = keys.get("attention.sliding_window_pattern")
+    if pattern is None:
+        return {}
+    count = keys["block_count"]
+    if not isinstance(pattern, list):  # Every so many layers one is full.
+        pattern = [(layer + 1) % pattern != 0 for layer in range(count)]
+    return {"layer_types": [SLIDING if slides else FULL for slides in pattern[:count]]}
+
+
+def rope(keys: Keys) -> dict[str, Any]:
+    """Return the parameters of the rotary embedding."""
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base", 10000.0)}
+    # The same defaults as in llama.cpp.
+    kind = keys.get("rope.scaling.type", "linear")
+    factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 1.0))
+    if keys.get("rope.scaling.attn_factor", 1.0) != 1.0:
+        raise UnsupportedModelError("rope.scaling.attn_factor is not supported (1 is)")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported (linear and yarn are)")
+    if kind == "none" or factor == 1.0:
+        return found
+    found |= {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        found |= {
+            "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
+            "beta_fast": keys.get("rope.scaling.yarn_beta_fast", 32.0),
+            "beta_slow": keys.get("rope.scaling.yarn_beta_slow", 1.0),
+        }
+    return found

@@ -1,0 +1,53 @@
+"""Convert model folders with llama.cpp's own converter: `python -m real.convert CONVERTER FOLDER...`.
+
+Each folder gets a file `model.gguf` in fp32, or `error.txt`. It runs in a process of its own, because the converter
+comes with another gguf package than ours reads files with.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+
+def convert(folder: Path) -> None:
+    """Convert a folder; its vocabulary becomes one of bytes, because random models have none."""
+    import gguf
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+
+    def write_vocabulary(self: Any) -> None:
+        out, count = self.gguf_writer, self.hparams["vocab_size"]
+        out.add_tokenizer_model("llama")
+        out.add_token_list([f"<0x{index:02X}>" for index in range(count)])
+        out.add_token_scores([0.0] * count)
+        out.add_token_types([gguf.TokenType.BYTE] * count)
+
+    found = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
+    # Layers that predict further tokens are not in the random models.
+    changes = {"set_vocab": write_vocabulary, "model_arch": found.model_arch, "no_mtp": True}
+    options = json.loads((folder / "convert.json").read_text("utf-8"))
+    made = type(found.__name__, (found,), changes)
+    converter = made(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf", eager=True, **options)
+    if hasattr(converter, "impl"):  # One class chooses between two.
+        converter.impl.set_vocab = MethodType(write_vocabulary, converter.impl)
+    converter.write()
+
+
+def main(arguments: list[str]) -> None:
+    """Convert each folder."""
+    converter, *folders = arguments
+    sys.path.insert(0, converter)
+    logging.disable(logging.ERROR)
+    for folder in map(Path, folders):
+        try:
+            convert(folder)
+        except BaseException as error:
+            (folder / "error.txt").write_text(f"{type(error).__name__}: {error}", "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,152 @@
+"""Compare models that llama.cpp's own converter wrote with those that it read them from.
+
+A model of transformers with random weights is saved, converted to a GGUF file in fp32, read by our engine, and must
+give the logits of transformers' model within 1e-5 of the largest one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.weights.model_driver import Driver
+from support.weights.model_families import CASES, FULL, SLIDING
+from transformers import AutoModelForCausalLM
+
+from plumbline.engines.native.models.gguf import ARCHITECTURES, load_gguf, read_model
+from plumbline.pocket import MODEL_DIR
+
+from .vocabulary import Verdict
+
+__all__ = ["NAMED", "compare_converted"]
+
+_PROMPT = [3 + 7 * index % 80 for index in range(40)]
+_MOST = 1e-5
+_HERE = Path(__file__).parents[1]
+
+NAMED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "ministral3": {},
+    "mixtral": {"sliding_window": None},
+    "starcoder2": {"sliding_window": None},
+    "qwen3": {},
+    "qwen2_moe": {"mlp_only_layers": [], "decoder_sparse_step": 1, "layer_types": [FULL] * 3},
+    "qwen3_moe": {},
+    "qwen3_next": {"mlp_only_layers": []},
+    "qwen3_5_text": {},
+    "qwen3_5_moe_text": {},
+    "gemma": {},
+    "gemma4_text": {},
+    "gemma4_text-shared": {},
+    "gemma4_text-experts": {},
+    "gemma4_text-inputs": {},
+    "gpt_oss": {},
+    "deepseek_v2": {},
+    "deepseek_v2-greedy": {},
+    "deepseek_v3": {},
+    "glm4": {},
+    "glm4_moe": {},
+    "glm4_moe_lite": {},
+    "phi3": {},
+    "phi3-long": {},
+    "cohere": {},
+    "cohere2": {"rotary_pct": 1.0, "layer_types": [SLIDING] * 3},
+    "exaone4": {},
+    "seed_oss": {},
+    "ernie4_5": {},
+    "ernie4_5_moe": {},
+    "minimax_m2": {},
+    "olmo": {},
+    "olmo2": {},
+    "olmo3": {},
+    "olmoe": {},
+    "arcee": {},
+    "granite": {},
+    "granitemoe": {},
+    "granitemoeshared": {},
+    "granitemoehybrid-mamba": {},
+    "granitemoehybrid-experts": {},
+    "lfm2": {},
+    "lfm2_moe": {"conv_bias": False},
+}
+"""By the name of a case: changes of its config to what files can say, as published models are."""
+_MERGED = ("qwen3", "qwen3_5_moe_text")
+"""Cases that are also tried with merged projections, which newer converters write on request."""
+_BY_UNIT_TESTS = frozenset({"falcon", "gemma2", "gemma3", "gpt2", "gptneox", "qwen2", "smollm3", "starcoder"})
+"""Architectures whose cases have sizes that files cannot say; `tests/support/weights/gguf_files.py` writes those."""
+_OF_RELEASES = {"granitemoehybrid": {"full_attention": "attention", "linear_attention": "mamba"}}
+"""By family: values of `layer_types` that releases have and transformers saves otherwise."""
+
+
+def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
+    """Yield the name and the verdict of each case.
+
+    Args:
+        converter: a folder with llama.cpp's packages `conversion` and `gguf`.
+    """
+    cases = {case.name: case for case in CASES if not case.is_compiled}
+    plain = [(name, name, {}) for name in NAMED]
+    merged = [
+        (f"{name}, merged", name, {"fuse_gate_up_exps": "moe" in name, "fuse_qkv": True}) for name in _MERGED
+    ]
+    with tempfile.TemporaryDirectory() as home:
+        folders: dict[str, Path] = {}
+        models: dict[str, Any] = {}
+        for label, name, options in plain + merged:
+            folders[label] = folder = Path(home, str(len(folders)))
+            models[label] = _save(cases[name], NAMED[name], folder)
+            (folder / "convert.json").write_text(json.dumps(options), "utf-8")
+        command = [sys.executable, "-m", "real.convert", str(converter), *map(str, folders.values())]
+        subprocess.run(command, cwd=_HERE, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        tried = set()
+        for label, folder in folders.items():
+            verdict = _compared(models[label], folder)
+            if (folder / "model.gguf").is_file():
+                tried.add(verdict.line.partition(":")[0])
+            yield label, verdict
+    if missing := sorted(ARCHITECTURES.keys() - tried - _BY_UNIT_TESTS):
+        yield "architectures", Verdict("all are tried", [f"not tried: {', '.join(missing)}"])
+
+
+def _save(case: Any, changes: dict[str, Any], folder: Path) -> Any:
+    torch.manual_seed(0)
+    config = case.config()
+    for name, value in changes.items():
+        setattr(config, name, value)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    for name, weight in model.named_parameters():
+        mean = 0.5 if "norm" in name and weight.dim() == 1 else 0.0
+        torch.nn.init.normal_(weight, mean, 0.2 if weight.dim() == 1 else 0.1)
+    model.save_pretrained(folder)
+    # Some converters look at these, though their vocabulary is not taken.
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((MODEL_DIR / name).read_bytes())
+    path = folder / "config.json"
+    saved = json.loads(path.read_text("utf-8"))
+    names = _OF_RELEASES.get(case.family, {})
+    if names:
+        saved["layer_types"] = [names.get(kind, kind) for kind in saved["layer_types"]]
+        path.write_text(json.dumps(saved), "utf-8")
+    return model
+
+
+@torch.no_grad()
+def _compared(model: Any, folder: Path) -> Verdict:
+    if (folder / "error.txt").is_file():
+        return Verdict("", [f"not converted: {(folder / 'error.txt').read_text('utf-8')}"])
+    try:
+        found = read_model(folder / "model.gguf")
+        driver = Driver(load_gguf(found, dtype=torch.float32))
+        ours = driver.step([(driver.add(_PROMPT, 64), len(_PROMPT))])
+    except Exception as error:
+        return Verdict("", [f"{type(error).__name__}: {error}"])
+    wanted = model(torch.tensor([_PROMPT])).logits[0]
+    far = float((ours - wanted).abs().max() / wanted.abs().max())
+    problems = [] if far <= _MOST else [f"logits are {far:.1e} from transformers'"]
+    return Verdict(f"{found.architecture}: logits {far:.1e} from transformers'", problems)
