@@ -40,8 +40,7 @@ def main(arguments: list[str]) -> int:
                 found.problems.append("refused, or read, against what is expected")
             wrong += _report(file.name, found)
     if "converter" in parts:
-        for name, found in compare_converted(converter(HOME)):
-            wrong += _report(name, found)
+        wrong += _converted()
     chosen = models(options.models) if {"models", "memory", "served"} & set(parts) else []
     for model, file in chosen:
         if "models" in parts:
@@ -51,6 +50,17 @@ def main(arguments: list[str]) -> int:
         if "served" in parts:
             wrong += _report(model.name, serve(model, file))
     return int(wrong > 0)
+
+
+def _converted() -> int:
+    try:
+        packages = converter(HOME)
+    except OSError as error:
+        print(f"converter: not tried, it cannot be fetched: {error}", file=sys.stderr)
+        return 0
+    found = [(name, _report(name, verdict)) for name, verdict in compare_converted(packages)]
+    print(f"converter: {sum(not count for _, count in found)} of {len(found)} right", flush=True)
+    return sum(count for _, count in found)
 
 
 def _report(name: str, found: Verdict) -> int:
