@@ -26,10 +26,14 @@ def convert(folder: Path) -> None:
         out.add_token_scores([0.0] * count)
         out.add_token_types([gguf.TokenType.BYTE] * count)
 
-    found = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
+    options = json.loads((folder / "convert.json").read_text("utf-8"))
+    read = ModelBase.load_hparams(folder, is_mistral_format=False)
+    found = get_model_class(options.pop("architecture", None) or get_model_architecture(read, ModelType.TEXT))
+    if options.pop("as_written", False):
+        # transformers adds fields that a release does not have, from which this converter concludes something.
+        options["hparams"] = json.loads((folder / "config.json").read_text("utf-8"))
     # Layers that predict further tokens are not in the random models.
     changes = {"set_vocab": write_vocabulary, "model_arch": found.model_arch, "no_mtp": True}
-    options = json.loads((folder / "convert.json").read_text("utf-8"))
     made = type(found.__name__, (found,), changes)
     converter = made(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf", eager=True, **options)
     if hasattr(converter, "impl"):  # One class chooses between two.

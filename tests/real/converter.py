@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from support.weights.model_driver import Driver
-from support.weights.model_families import CASES, FULL, SLIDING
+from support.weights.model_families import CASES, FULL, SLIDING, Case
 from transformers import AutoModelForCausalLM
 
 from plumbline.engines.native.models.gguf import ARCHITECTURES, load_gguf, read_model
@@ -35,6 +35,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "ministral3": {},
     "mixtral": {"sliding_window": None},
     "starcoder2": {"sliding_window": None},
+    "qwen2": {},
     "qwen3": {},
     "qwen2_moe": {"mlp_only_layers": [], "decoder_sparse_step": 1, "layer_types": [FULL] * 3},
     "qwen3_moe": {},
@@ -73,15 +74,29 @@ NAMED: dict[str, dict[str, Any]] = {
     "granitemoehybrid-mamba": {},
     "granitemoehybrid-experts": {},
     "lfm2": {},
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 16},
+    "nemotron_h-experts": {"mamba_num_heads": 4, "mamba_head_dim": 16},
     "lfm2_moe": {"conv_bias": False},
 }
 """By the name of a case: changes of its config to what files can say, as published models are."""
 _MERGED = ("qwen3", "qwen3_5_moe_text")
 """Cases that are also tried with merged projections, which newer converters write on request."""
-_BY_UNIT_TESTS = frozenset({"falcon", "gemma2", "gemma3", "gpt2", "gptneox", "qwen2", "smollm3", "starcoder"})
+_BY_UNIT_TESTS = frozenset({"falcon", "gemma2", "gemma3", "gpt2", "gptneox", "smollm3", "starcoder"})
 """Architectures whose cases have sizes that files cannot say; `tests/support/weights/gguf_files.py` writes those."""
-_OF_RELEASES = {"granitemoehybrid": {"full_attention": "attention", "linear_attention": "mamba"}}
-"""By family: values of `layer_types` that releases have and transformers saves otherwise."""
+_OF_IMAGES = {
+    "Qwen2VLForConditionalGeneration": "qwen2",
+    "Qwen3VLForConditionalGeneration": "qwen3",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
+}
+"""Models that read images, by the case that their text is."""
+_OF_RELEASES = {
+    "granitemoehybrid": ("layer_types", {"full_attention": "attention", "linear_attention": "mamba"}),
+    "nemotron_h": (
+        "layers_block_type",
+        {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"},
+    ),
+}
+"""By family: a field with the kinds of layers, and what releases call those that transformers saves otherwise."""
 
 
 def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
@@ -90,15 +105,16 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
     Args:
         converter: a folder with llama.cpp's packages `conversion` and `gguf`.
     """
-    cases = {case.name: case for case in CASES if not case.is_compiled}
-    plain = [(name, name, {}) for name in NAMED]
+    cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
+    plain = [(name, name, {"as_written": True} if name == "nemotron_h" else {}) for name in NAMED]
+    read_images = [(f"text of {name}", text, {"architecture": name}) for name, text in _OF_IMAGES.items()]
     merged = [
         (f"{name}, merged", name, {"fuse_gate_up_exps": "moe" in name, "fuse_qkv": True}) for name in _MERGED
     ]
     with tempfile.TemporaryDirectory() as home:
         folders: dict[str, Path] = {}
         models: dict[str, Any] = {}
-        for label, name, options in plain + merged:
+        for label, name, options in plain + merged + read_images:
             folders[label] = folder = Path(home, str(len(folders)))
             models[label] = _save(cases[name], NAMED[name], folder)
             (folder / "convert.json").write_text(json.dumps(options), "utf-8")
@@ -129,9 +145,15 @@ def _save(case: Any, changes: dict[str, Any], folder: Path) -> Any:
         (folder / name).write_bytes((MODEL_DIR / name).read_bytes())
     path = folder / "config.json"
     saved = json.loads(path.read_text("utf-8"))
-    names = _OF_RELEASES.get(case.family, {})
-    if names:
-        saved["layer_types"] = [names.get(kind, kind) for kind in saved["layer_types"]]
+    if case.family in _OF_RELEASES:
+        field, names = _OF_RELEASES[case.family]
+        kinds = [names.get(kind, kind) for kind in saved.pop(field)]
+        if "E" not in kinds and case.family == "nemotron_h":
+            # A release of a dense model has no fields of experts.
+            for name in [name for name in saved if "expert" in name or name in ("n_group", "topk_group")]:
+                del saved[name]
+            saved["num_hidden_layers"] = len(kinds)
+        saved |= {field: kinds} if field == "layer_types" else {"hybrid_override_pattern": "".join(kinds)}
         path.write_text(json.dumps(saved), "utf-8")
     return model
 

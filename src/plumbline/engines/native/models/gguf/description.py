@@ -147,19 +147,18 @@ def _stored_names(architecture: Architecture, names: Names, tensors: Collection[
         names = replace(names, shared_gate_up=plain.shared_gate_up, shared_down=plain.shared_down)
     if "attn_qkv" in ends and "attn_q" not in ends and len(names.qkv) == 3:
         names = replace(names, qkv=("self_attn.qkv_proj",))
-    return replace(
-        names,
-        transposed=False,
-        sinks=f"{plain.sinks}.weight",
-        correction="mlp.gate.e_score_correction.bias",
-        expert_gate_up=("mlp.experts.{}.gate_up_proj",)
+    stored: dict[str, Any] = {
+        "transposed": False,
+        "sinks": f"{plain.sinks}.weight",
+        "correction": "mlp.gate.e_score_correction.bias",
+        "expert_gate_up": ("mlp.experts.{}.gate_up_proj",)
         if "ffn_gate_up_exps" in ends
         else plain.expert_gate_up,
-        expert_down=plain.expert_down,
-        experts_transposed=False,
-        experts_alternate=False,
-        **architecture.names,
-    )
+        "expert_down": plain.expert_down,
+        "experts_transposed": False,
+        "experts_alternate": False,
+    }
+    return replace(names, **stored | dict(architecture.names))
 
 
 def _with_numbers(

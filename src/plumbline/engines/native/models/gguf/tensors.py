@@ -24,8 +24,10 @@ from plumbline.engines.native.models.stored import StoredWeight, dense
 __all__ = ["GgufTensors"]
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
-_MERGED = {".self_attn.qkv_proj": "attn_qkv", ".mlp.experts.gate_up_proj": "ffn_gate_up_exps"}
-"""Merged projections, which the gguf package does not know of every architecture."""
+_MERGED = {"self_attn.qkv_proj": "attn_qkv", "mlp.experts.gate_up_proj": "ffn_gate_up_exps"}
+"""Merged projections of a layer, as files name them."""
+_OF_LAYER = re.compile(r"[a-z.]+\.(\d+)\.(.+)")
+"""The number of a layer, and the part of it, in the names of a family's checkpoint."""
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types of numbers that are stored as they are, by their number."""
@@ -88,10 +90,13 @@ class GgufTensors:
     def _stored_name(self, base: str) -> str | None:
         """Return the name that files have for a tensor, without its end."""
         found: str | None = self._names.get_name(base)
-        later = next((name for end, name in _MERGED.items() if base.endswith(end)), None)
-        if found is None and later is not None:
-            return f"blk.{base.split('.')[2]}.{later}"
-        return found
+        of_layer = _OF_LAYER.match(base)
+        if found is not None or of_layer is None:
+            return found
+        # The package knows some parts by the prefix of most families alone, and merged projections of few.
+        number, part = of_layer.groups()
+        found = self._names.get_name(f"model.layers.{number}.{part}")
+        return found or (f"blk.{number}.{_MERGED[part]}" if part in _MERGED else None)
 
     def _keys_and_values(self, base: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Join the projections of latent attention to keys, [H, rank, key], and to values, [H, value, rank]."""
@@ -203,7 +208,7 @@ def _names(model: GgufModel) -> Any:
         raise UnsupportedModelError("the gguf package is missing: pip install gguf") from None
     for number, name in gguf.MODEL_ARCH_NAMES.items():
         if name == model.architecture:
-            return gguf.get_tensor_name_map(number, len(model.description.layers))
+            return gguf.get_tensor_name_map(number, 1 + max(map(_layer, model.tensors), default=-1))
     raise UnsupportedModelError(
         f"the installed gguf package does not know {model.architecture}: pip install --upgrade gguf"
     )

@@ -15,7 +15,7 @@ from plumbline.engines.native.models.gguf.architectures.parts import (
     rope,
 )
 
-__all__ = ["ARCHITECTURES", "GRANITE", "OLMO3"]
+__all__ = ["ARCHITECTURES", "GRANITE", "OF_IMAGES", "OLMO3"]
 
 GRANITE = {
     "attention.scale": "attention_multiplier",
@@ -76,7 +76,12 @@ OLMO3 = Architecture(
 )
 """What `olmo2` stands for in files with windows."""
 
+OF_IMAGES = {"rope.dimension_sections": "", "n_deepstack_layers": ""}
+"""Keys of models that read images, whose three axes are one for text."""
+
 ARCHITECTURES = {
+    "qwen2vl": Architecture(model_type="qwen2", keys=OF_IMAGES),
+    "qwen3vl": Architecture(model_type="qwen3", keys=OF_IMAGES),
     "phi3": Architecture(
         model_type="phi3", keys={"attention.sliding_window": ""}, fields=_phi3, partial=True
     ),

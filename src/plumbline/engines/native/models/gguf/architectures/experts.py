@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from plumbline.engines.native.models.description import UnsupportedModelError
-from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
+from plumbline.engines.native.models.gguf.architectures.dense import GRANITE, OF_IMAGES
 from plumbline.engines.native.models.gguf.architectures.parts import (
     EXPERTS,
     WIDTH,
@@ -17,12 +17,12 @@ from plumbline.engines.native.models.gguf.architectures.parts import (
     rope,
 )
 
-__all__ = ["ARCHITECTURES", "DEEPSEEK_V2"]
+__all__ = ["ARCHITECTURES", "DEEPSEEK_V2", "ROUTED"]
 
 
 _SIGMOID = 2
 """The number of a choice by sigmoids."""
-_ROUTED = {
+ROUTED = {
     "expert_count": "n_routed_experts",
     "expert_used_count": "num_experts_per_tok",
     "expert_shared_count": "n_shared_experts",
@@ -82,7 +82,7 @@ def _deepseek(keys: Keys, tensors: Tensors) -> dict[str, Any]:
 
 DEEPSEEK_V2 = Architecture(
     model_type="deepseek_v2",
-    keys=_ROUTED
+    keys=ROUTED
     | {
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.q_lora_rank": "",
@@ -100,6 +100,12 @@ DEEPSEEK_V2 = Architecture(
 """What `deepseek2` stands for in files whose experts are not chosen by sigmoids."""
 
 ARCHITECTURES = {
+    "qwen3vlmoe": Architecture(
+        model_type="qwen3_moe",
+        keys={**EXPERTS, **WIDTH, **OF_IMAGES},
+        fields=lambda _, __: {"norm_topk_prob": True},
+        needed="expert_count expert_used_count expert_feed_forward_length",
+    ),
     "deepseek2": replace(DEEPSEEK_V2, model_type="deepseek_v3"),
     "qwen2moe": Architecture(
         model_type="qwen2_moe",
@@ -127,7 +133,7 @@ ARCHITECTURES = {
     ),
     "glm4moe": Architecture(
         model_type="glm4_moe",
-        keys=_ROUTED,
+        keys=ROUTED,
         fields=_glm4,
         partial=True,
         needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count",

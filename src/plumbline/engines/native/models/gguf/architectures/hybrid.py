@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL
 from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
+from plumbline.engines.native.models.gguf.architectures.experts import ROUTED
 from plumbline.engines.native.models.gguf.architectures.parts import (
     EXPERTS,
     WIDTH,
@@ -82,6 +84,59 @@ def _granite(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+def _nemotron(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    counts, widths, inner = (
+        keys["attention.head_count_kv"],
+        keys["feed_forward_length"],
+        keys["ssm.inner_size"],
+    )
+    if not isinstance(counts, list) or not isinstance(widths, list):
+        raise UnsupportedModelError(
+            "nemotron_h needs attention.head_count_kv and feed_forward_length by layer"
+        )
+    block = "moe" if keys.get("expert_count") else "mlp"
+    layers = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    return {
+        "layers_block_type": [
+            FULL if count else block if width else "linear_attention"
+            for count, width in zip(counts[:layers], widths[:layers], strict=True)
+        ],
+        "num_key_value_heads": max(counts[:layers]),
+        "intermediate_size": max(widths),
+        "mamba_head_dim": inner // keys["ssm.time_step_rank"],
+        "use_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in tensors),
+        "use_bias": any(name.endswith("ssm_in.bias") for name in tensors),
+        "mlp_bias": any(name.endswith("ffn_up.bias") for name in tensors),
+    }
+
+
+_NEMOTRON = Architecture(
+    model_type="nemotron_h",
+    keys={
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+        "attention.layer_norm_epsilon": "",
+        "ssm.conv_kernel": "conv_kernel",
+        "ssm.state_size": "ssm_state_size",
+        "ssm.group_count": "n_groups",
+        "ssm.time_step_rank": "mamba_num_heads",
+        "ssm.inner_size": "",
+    },
+    fields=_nemotron,
+    names={
+        "delta_shifts": "mixer.dt_proj.bias",
+        "correction": "mixer.gate.e_score_correction.bias",
+        "expert_gate_up": ("mlp.experts.{}.up_proj",),
+        "expert_down": "mlp.experts.{}.down_proj",
+        "shared_gate_up": ("mixer.shared_experts.up_proj",),
+        "shared_down": "mixer.shared_experts.down_proj",
+    },
+    needed="block_count attention.head_count_kv feed_forward_length ssm.conv_kernel ssm.state_size ssm.group_count "
+    "ssm.time_step_rank ssm.inner_size",
+    rotated=False,
+    partial=True,
+    biases=False,
+)
+
 _DELTA = {
     "ssm.conv_kernel": "linear_conv_kernel_dim",
     "ssm.state_size": "linear_key_head_dim",
@@ -110,6 +165,16 @@ _DELTA_NAMES = {
 _DELTA_NEEDED = "block_count ssm.conv_kernel ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size"
 
 ARCHITECTURES = {
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON,
+        keys={
+            **_NEMOTRON.keys,
+            **ROUTED,
+            "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        },
+        needed=f"{_NEMOTRON.needed} expert_count expert_used_count expert_feed_forward_length",
+    ),
     "granitehybrid": Architecture(
         model_type="granitemoehybrid",
         keys={
