@@ -34,11 +34,39 @@ def convert(folder: Path) -> None:
         options["hparams"] = json.loads((folder / "config.json").read_text("utf-8"))
     # Layers that predict further tokens are not in the random models.
     changes = {"set_vocab": write_vocabulary, "model_arch": found.model_arch, "no_mtp": True}
+    if options.pop("older", False):
+        changes |= {"modify_tensors": _modify_as_before(found), "set_gguf_parameters": _set_as_before(found)}
     made = type(found.__name__, (found,), changes)
     converter = made(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf", eager=True, **options)
     if hasattr(converter, "impl"):  # One class chooses between two.
         converter.impl.set_vocab = MethodType(write_vocabulary, converter.impl)
     converter.write()
+
+
+def _modify_as_before(found: Any) -> Any:
+    """Return a method that leaves projections whole that earlier converters did not cut."""
+
+    def modify(self: Any, tensor: Any, name: str, layer: int | None) -> Any:
+        if name.endswith(("kv_b_proj.weight", "in_proj_qkvz.weight")):
+            yield self.map_tensor_name(name), tensor
+        else:
+            yield from found.modify_tensors(self, tensor, name, layer)
+
+    return modify
+
+
+def _set_as_before(found: Any) -> Any:
+    """Return a method that writes the widths of heads as earlier converters did."""
+
+    def write_keys(self: Any) -> None:
+        found.set_gguf_parameters(self)
+        (written,) = self.gguf_writer.kv_data
+        for name in ("key_length", "value_length"):
+            key = f"{self.gguf_writer.arch}.attention.{name}"
+            if f"{key}_mla" in written:
+                written[key] = written.pop(f"{key}_mla")
+
+    return write_keys
 
 
 def main(arguments: list[str]) -> None:

@@ -83,6 +83,8 @@ _MERGED = ("qwen3", "qwen3_5_moe_text")
 """Cases that are also tried with merged projections, which newer converters write on request."""
 _BY_UNIT_TESTS = frozenset({"falcon", "gemma2", "gemma3", "gpt2", "gptneox", "smollm3", "starcoder"})
 """Architectures whose cases have sizes that files cannot say; `tests/support/weights/gguf_files.py` writes those."""
+_OLDER = ("deepseek_v2", "qwen3_next")
+"""Cases that are also tried as earlier converters wrote them."""
 _OF_IMAGES = {
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen3VLForConditionalGeneration": "qwen3",
@@ -107,6 +109,7 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
     """
     cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
     plain = [(name, name, {"as_written": True} if name == "nemotron_h" else {}) for name in NAMED]
+    older = [(f"{name}, older", name, {"older": True}) for name in _OLDER]
     read_images = [(f"text of {name}", text, {"architecture": name}) for name, text in _OF_IMAGES.items()]
     merged = [
         (f"{name}, merged", name, {"fuse_gate_up_exps": "moe" in name, "fuse_qkv": True}) for name in _MERGED
@@ -114,7 +117,7 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
     with tempfile.TemporaryDirectory() as home:
         folders: dict[str, Path] = {}
         models: dict[str, Any] = {}
-        for label, name, options in plain + merged + read_images:
+        for label, name, options in plain + merged + older + read_images:
             folders[label] = folder = Path(home, str(len(folders)))
             models[label] = _save(cases[name], NAMED[name], folder)
             (folder / "convert.json").write_text(json.dumps(options), "utf-8")

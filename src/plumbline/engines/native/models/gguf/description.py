@@ -158,7 +158,12 @@ def _stored_names(architecture: Architecture, names: Names, tensors: Collection[
         "experts_transposed": False,
         "experts_alternate": False,
     }
-    return replace(names, **stored | dict(architecture.names))
+    changes = dict(architecture.names)
+    if (
+        "ssm_in" in ends
+    ):  # One projection, as in the checkpoint: earlier files of Qwen3-Next, and state spaces.
+        changes.pop("delta", None)
+    return replace(names, **stored | changes)
 
 
 def _with_numbers(

@@ -122,7 +122,7 @@ def _check_shape(keys: Keys, partial: bool) -> None:
     heads, width = keys["attention.head_count"], keys["embedding_length"]
     if not isinstance(heads, int) or not isinstance(width, int) or heads <= 0:
         raise UnsupportedModelError("attention.head_count and embedding_length must be positive integers")
-    if "attention.key_length_mla" in keys:  # Latent attention, whose keys, values and rotations differ.
+    if "attention.kv_lora_rank" in keys:  # Latent attention, whose keys, values and rotations differ.
         return
     head_dim = keys.get("attention.key_length", width // heads)
     for name in ("attention.value_length", "rope.dimension_count"):

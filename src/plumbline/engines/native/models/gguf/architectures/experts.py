@@ -66,10 +66,13 @@ def _deepseek(keys: Keys, tensors: Tensors) -> dict[str, Any]:
         # For historical reasons the file has a tenth of it.
         scale = keys.get("rope.scaling.yarn_log_multiplier", 0.0) * 10
         found |= {"mscale": 1.0, "mscale_all_dim": scale}
+    # Files from before May 2025 have the widths of heads as those of any attention.
+    latent = "_mla" if "attention.key_length_mla" in keys else ""
     return {
         "rope_parameters": found,
         "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": keys["attention.key_length_mla"] - rotated,
+        "qk_nope_head_dim": keys[f"attention.key_length{latent}"] - rotated,
+        "v_head_dim": keys[f"attention.value_length{latent}"],
         "num_key_value_heads": keys["attention.head_count"],
         # Converters take what releases say of the first layers, which not all do.
         "first_k_dense_replace": sum(
@@ -87,14 +90,14 @@ DEEPSEEK_V2 = Architecture(
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.q_lora_rank": "",
         "attention.key_length_mla": "",
-        "attention.value_length_mla": "v_head_dim",
+        "attention.value_length_mla": "",
         "attention.key_length": "",
         "rope.scaling.yarn_log_multiplier": "",
         "expert_weights_norm": "",
     },
     fields=_deepseek,
     partial=True,
-    needed="attention.kv_lora_rank attention.key_length_mla attention.value_length_mla rope.dimension_count "
+    needed="attention.kv_lora_rank attention.key_length attention.value_length rope.dimension_count "
     "expert_count expert_used_count leading_dense_block_count",
 )
 """What `deepseek2` stands for in files whose experts are not chosen by sigmoids."""
