@@ -55,3 +55,18 @@ def test_eyes_and_statistics_are_no_model() -> None:
     files = ["mmproj-F16.gguf", "M-imatrix.gguf", "pytorch_model.bin", "config.json"]
     with pytest.raises(NoModelError, match="neither safetensors nor GGUF"):
         chosen_files(files, "")
+
+
+@given(_FILES)
+def test_the_tag_of_other_tools_means_the_default(files: set[str]) -> None:
+    assert chosen_files(files, "latest") == chosen_files(files, "")
+
+
+@given(_FILES, st.sampled_from(["Q4", "Q8", "IQ2", "q4_K"]))
+def test_a_quantisation_in_short_means_one_of_its_kind(files: set[str], short: str) -> None:
+    of = {file for file in files if f"-{short.upper()}_" in file}
+    if of:
+        assert set(chosen_files(files, short)) <= of
+    else:
+        with pytest.raises(NoModelError, match="it has no GGUF file"):
+            chosen_files(files, short)

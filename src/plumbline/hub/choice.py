@@ -11,6 +11,8 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
 """Patterns of the files that serving reads of a model that is a folder."""
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q5_K_M", "Q4_0", "Q4_1", "Q8_0", "Q6_K", "BF16", "F16")
 """The quantisation of a name without one, in this order, as llama.cpp and Ollama choose it."""
+_DEFAULT_TAG = "latest"
+"""What other tools call the quantisation of a name without one."""
 _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<total>\d{5})\.gguf$")
 _SHOWN = 12
 """GGUF files that an error lists."""
@@ -32,16 +34,20 @@ def chosen_files(paths: Iterable[str], part: str) -> list[str]:
     """
     paths = sorted(paths)
     files = [path for path in paths if path.endswith(".gguf") and not _is_companion(path)]
-    if part:
+    if part and part != _DEFAULT_TAG:
         return _pieces(_named(files, part), files)
     if any(path.endswith(".safetensors") for path in paths) and "config.json" in paths:
         return list(MODEL_FILES)
     if not files:
         raise NoModelError("it has neither safetensors nor GGUF files, which are all that can be served")
+    return _pieces(_preferred(files), files)
+
+
+def _preferred(files: list[str]) -> str:
     for quantisation in _PREFERRED:
         if found := _of_quantisation(files, quantisation):
-            return _pieces(found[0], files)
-    return _pieces(files[0], files)
+            return found[0]
+    return files[0]
 
 
 def entry_file(paths: list[str]) -> str:
@@ -60,14 +66,16 @@ def _named(files: list[str], part: str) -> str:
         found = [path for path in files if path == part or path.endswith(f"/{part}")]
     else:
         found = _of_quantisation(files, part)
+        if not found and (kinds := _of_quantisation(files, part, ends="_")):  # Q8 means Q8_0.
+            found = [_preferred(kinds)]
     if not found:
         raise NoModelError(f"it has no GGUF file for {part[:80]!r}; it has {_list(files)}")
     return found[0]
 
 
-def _of_quantisation(files: list[str], quantisation: str) -> list[str]:
+def _of_quantisation(files: list[str], quantisation: str, ends: str = "$|[-./]") -> list[str]:
     """Return the files of a quantisation, those with the plainest names first: Q4_K_M before UD-Q4_K_M."""
-    of = re.compile(rf"(?:^|[-._/]){re.escape(quantisation)}(?:$|[-./])", re.IGNORECASE)
+    of = re.compile(rf"(?:^|[-._/]){re.escape(quantisation)}(?:{ends})", re.IGNORECASE)
     return sorted(
         (path for path in files if of.search(path.removesuffix(".gguf"))), key=lambda path: (len(path), path)
     )
