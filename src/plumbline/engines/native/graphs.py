@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from plumbline.engines.native.side_stream import GRAPH_PRIORITY
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
@@ -49,22 +50,26 @@ class LaunchRecorder(Protocol):
 
 
 class CudaRecorder:
-    """Record CUDA graphs, which share the memory of their intermediate results."""
+    """Record CUDA graphs, which share the memory of their intermediate results.
 
-    def __init__(self) -> None:
+    Their kernels have the priority of the stream that they are recorded on.
+    """
+
+    def __init__(self, priority: int = GRAPH_PRIORITY) -> None:
         self._pool: Any = None
+        self._stream: Any = torch.cuda.Stream(priority=priority)
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
         """See `LaunchRecorder.record`."""
         # The first run compiles kernels and makes the handles of cuBLAS, which a graph cannot contain.
         cuda: Any = torch.cuda
-        current, aside = cuda.current_stream(), cuda.Stream()
+        current, aside = cuda.current_stream(), self._stream
         aside.wait_stream(current)
         with torch.cuda.stream(aside):
             call()
         current.wait_stream(aside)
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"):
             result = call()
         self._pool = graph.pool()
         return result, graph.replay

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
@@ -26,6 +27,7 @@ from plumbline.engines.native.models.gguf import load_gguf
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
 from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.side_stream import SideStream
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.engines.native.warm import warm_up
 from plumbline.server.loading.adapter_ranks import largest_rank
@@ -188,8 +190,16 @@ def _image_reader(
     def tokens(text: str) -> tuple[int, ...]:
         return tuple(encode(text))
 
+    aside = SideStream(device) if (device := loaded.device).type == "cuda" else None
+
+    def encoded(data: bytes, is_wanted: Callable[[], bool]) -> Tensor:
+        pixels = preparation.pixels(data)
+        if aside is None:
+            return encoder.encode(pixels, is_wanted)
+        return aside.run(lambda: encoder.encode(pixels, is_wanted))
+
     return ImageReader(
-        lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
+        encoded,
         lambda data: vision.layout(*preparation.size(data), tokens),
         placeholder=_placeholder(vision, tokens),
         tokens=vision.tokens,
