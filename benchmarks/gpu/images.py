@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.cuda import GRAPH_PRIORITY, SideStream
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.models import describe
@@ -30,7 +31,6 @@ from plumbline.engines.native.models.loading.model_folder import build
 from plumbline.engines.native.models.vision.qwen import read_qwen2
 from plumbline.engines.native.models.vision.tower import TowerEncoder
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.native.side_stream import GRAPH_PRIORITY, SideStream
 from plumbline.port.engine import GenerateRequest
 from plumbline.port.sampling_params import SamplingParams
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from plumbline.engines.native import core
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
@@ -89,6 +90,31 @@ async def test_a_core_that_breaks_is_replaced_and_one_that_cannot_work_at_all_is
             await collect(engine, request("in vain"))
         assert refused.value.retry_after == 10
         assert engine.stats().num_restarts == 1 + 4
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+async def test_a_lost_device_ends_the_engine_at_the_first_step_that_fails(
+    requests: int, model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an illegal access every call of CUDA fails: no request is at fault, and only a new process helps."""
+
+    def illegal(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+
+    async with running(model) as engine:
+        with monkeypatch.context() as patch:
+            tasks = await in_flight(engine, requests, patch)
+            patch.setattr(core, "device_works", lambda _: False)
+            patch.setattr(ModelRunner, "forward", illegal)
+            patch.setattr(ModelRunner, "release", illegal)  # Nothing of the device is touched again.
+            for task in tasks:
+                assert (await task)[-1].finish_reason == "error"
+        stats = engine.stats()
+        assert (stats.alive, stats.num_failed_steps, stats.num_restarts) == (False, 1, 0)
+        assert "illegal memory access" in stats.failure
+        assert "Compile" not in stats.failure
+        with pytest.raises(EngineClosedError, match="has failed"):
+            await collect(engine, request("in vain"))
 
 
 class Hanging:

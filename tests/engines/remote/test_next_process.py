@@ -28,6 +28,7 @@ from plumbline.engines.remote.journal import Suspicion
 from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
+    EngineStats,
     GenerateRequest,
     RefusedRequestError,
     TokenChunk,
@@ -201,6 +202,25 @@ async def test_as_many_wait_as_may(tmp_path: Path) -> None:
         assert found.remote.refusal("") is None
         found.remote.abort("r2")
         assert (await waiting[1])[-1].finish_reason == "abort"
+
+
+async def test_an_engine_that_fails_is_an_outage_until_its_next_process_is_there(tmp_path: Path) -> None:
+    """vLLM's engine fails when a worker is killed, and its process takes a second to end."""
+    async with kept(tmp_path) as found:
+        works = found.engine.stats
+
+        def failed() -> EngineStats:
+            return msgspec.structs.replace(works(), alive=False, failure="a worker was killed")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(found.engine, "stats", failed)
+            await until(lambda: "a worker was killed" in found.remote.stats().outage)
+            assert found.remote.stats().alive, "the server would end while the keeper starts the next process"
+        await found.end()
+        await until(lambda: CAUSE in found.remote.stats().outage)
+        await found.launch()
+        await until(lambda: not found.remote.stats().outage)
+        assert found.remote.stats().alive
 
 
 async def test_without_another_process_all_end_with_the_reason(tmp_path: Path) -> None:

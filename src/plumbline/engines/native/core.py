@@ -15,6 +15,7 @@ import numpy as np
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.processors import RequestProcessors
+from plumbline.engines.native.cuda import device_works
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduling.pace import PromptPace
@@ -158,6 +159,10 @@ class EngineCore(RequestCore):
     def stats(self) -> EngineStats:
         """See `RequestCore.stats`."""
         return msgspec.structs.replace(super().stats(), late_variants=self.late_variants)
+
+    def has_lost_device(self) -> bool:
+        """See `RequestCore.has_lost_device`."""
+        return not device_works(self._runner.device)
 
     def check_integrity(self) -> None:
         """Assert that every block is free, or in as many block tables as its reference count."""

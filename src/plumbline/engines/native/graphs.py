@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.side_stream import GRAPH_PRIORITY
+from plumbline.engines.native.cuda import GRAPH_PRIORITY
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
@@ -57,7 +57,8 @@ class CudaRecorder:
 
     def __init__(self, priority: int = GRAPH_PRIORITY) -> None:
         self._pool: Any = None
-        self._stream: Any = torch.cuda.Stream(priority=priority)
+        cuda: Any = torch.cuda
+        self._stream = cuda.Stream(priority=priority)
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
         """See `LaunchRecorder.record`."""

@@ -296,7 +296,7 @@ class RemoteEngine:
             deaths=history.deaths,
             last_death=history.cause if time.monotonic() - history.ended_at < _RECENT else "",
             num_quarantined=history.num_quarantined,
-            outage=link.outage,
+            outage=link.outage or stats.outage,
         )
         if link.closed is not None:
             return msgspec.structs.replace(stats, alive=False, failure=link.closed)
@@ -377,6 +377,10 @@ class RemoteEngine:
                 if stream is not None:
                     stream.answers.put_nowait(message)
             case Statistics(stats):
+                if not stats.alive:
+                    # Its process ends, and another one starts: only the link knows when none does.
+                    outage = f"{stats.failure or 'the engine has failed'}; its process starts again"
+                    stats = msgspec.structs.replace(stats, alive=True, outage=outage)
                 self._stats, self._statistics = (stats, time.monotonic()), message
                 while len(self._unseen) > self._num_arrivals - message.arrivals:
                     self._unseen.popleft()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from plumbline.engines.threaded.core_thread import CoreThread, Message
+from plumbline.engines.threaded.core_thread import CoreThread, Ending, Message
 from plumbline.engines.threaded.request_core import Output, RequestCore
 from plumbline.port.engine import EngineClosedError, EngineStats
 
@@ -149,7 +149,7 @@ class CoreKeeper:
             f"{self._name}-engine",
             deliver=lambda outputs: self._call_loop(self._pass_on, thread, outputs),
             settle=partial(self._call_loop, settle),
-            ended=lambda reason: self._call_loop(self._thread_ended, thread, reason),
+            ended=lambda ending: self._call_loop(self._thread_ended, thread, ending),
         )
         thread.start()
         return thread
@@ -180,13 +180,13 @@ class CoreKeeper:
             seen = mark
             if thread is not None and looks * look >= self._hangs_after:
                 self._abandon(thread)
-                self._thread_ended(thread, f"a step did not end within {self._hangs_after:.0f} s")
+                self._thread_ended(thread, Ending(f"a step did not end within {self._hangs_after:.0f} s"))
 
     def _abandon(self, thread: CoreThread) -> None:
         thread.abandon()
         self._abandoned.append(thread)
 
-    def _thread_ended(self, thread: CoreThread, reason: str) -> None:
+    def _thread_ended(self, thread: CoreThread, ending: Ending) -> None:
         """Fail the requests in flight, and start a new core."""
         if (
             thread is not self.thread
@@ -199,9 +199,12 @@ class CoreKeeper:
         thread.num_failed = 0
         thread.busy_since = None
         self._lose()
+        reason = ending.reason
         self._restarts_in_vain = 0 if thread.num_finished else self._restarts_in_vain + 1
         self._abandoned = [each for each in self._abandoned if each.is_alive]
-        if self._restarts_in_vain > _MOST_RESTARTS:
+        if ending.is_final:
+            self._die(reason)
+        elif self._restarts_in_vain > _MOST_RESTARTS:
             self._die(f"{reason}, and so did {_MOST_RESTARTS} cores after it")
         elif len(self._abandoned) > 1:
             self._die(f"{reason}, for the second time")
@@ -228,7 +231,7 @@ class CoreKeeper:
     def _die(self, reason: str) -> None:
         """Refuse all requests from here on: only a new process helps."""
         self._failed = reason
-        _log.error("the engine has failed: %s; the server must be restarted", reason)
+        _log.error("the engine has failed: %s; only a new process helps", reason)
 
 
 def settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:

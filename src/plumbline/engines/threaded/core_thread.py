@@ -2,7 +2,7 @@
 
 put ──► inbox ──► core.step() ──► deliver        a step that fails: core.recover(), and go on
                       │
-                      ├─► ended                  the core is broken: the thread ends
+                      ├─► ended                  the core is broken, or its device lost: the thread ends
                       └─► (abandon)              the step does not end: the thread is left alone
 """
 
@@ -22,13 +22,21 @@ from plumbline.engines.request import PlacedImage
 from plumbline.engines.threaded.request_core import Output, RequestCore
 from plumbline.port.engine import GenerateRequest
 
-__all__ = ["CoreThread", "Message", "Overdue", "Reading", "Submission", "Work"]
+__all__ = ["CoreThread", "Ending", "Message", "Overdue", "Reading", "Submission", "Work"]
 
 _log = logging.getLogger("plumbline.engines")
 
 _FATAL_FAILURES = 5
 """After this many failed steps in a row a core counts as broken: one of several requests, then four of one each."""
 _FAILED = "The engine failed while it computed this request."
+
+
+class Ending(NamedTuple):
+    """Why a thread ends by itself."""
+
+    reason: str
+    is_final: bool = False
+    """Whether another core in this process would fail, too."""
 
 
 class Submission(NamedTuple):
@@ -72,7 +80,7 @@ class CoreThread:
         name: of the thread.
         deliver: takes the chunks of a step; called on the thread.
         settle: takes the future of a work, its result and what it raised; called on the thread.
-        ended: takes the reason when the thread ends by itself; called on the thread.
+        ended: called on the thread when it ends by itself.
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class CoreThread:
         *,
         deliver: Callable[[list[Output]], None],
         settle: Callable[[asyncio.Future[Any], object, Exception | None], None],
-        ended: Callable[[str], None],
+        ended: Callable[[Ending], None],
     ) -> None:
         self.core = core
         self.busy_since: float | None = None
@@ -127,14 +135,14 @@ class CoreThread:
 
     def _run(self) -> None:
         try:
-            reason = self._work()
+            ending = self._work()
         except BaseException as error:  # A library that ends the thread must not leave requests waiting.
             _log.exception("the engine thread has died")
-            reason = f"its thread died of {type(error).__name__}"
-        if reason is not None and not self._abandoned:
-            self._ended(reason)
+            ending = Ending(f"its thread died of {type(error).__name__}")
+        if ending is not None and not self._abandoned:
+            self._ended(ending)
 
-    def _work(self) -> str | None:
+    def _work(self) -> Ending | None:
         """Step until the thread is asked to end; returns why it ends if it was not."""
         core = self.core
         failures = 0
@@ -151,10 +159,14 @@ class CoreThread:
                 # One bad step must not take the server down: only the request that is at fault ends.
                 _log.exception("a step failed")
                 self.num_failed += 1
+                if core.has_lost_device():
+                    return Ending(
+                        f"its device is lost to this process after {_first_line(error)}", is_final=True
+                    )
                 outputs += core.recover(_FAILED)
                 failures += 1
                 if failures >= _FATAL_FAILURES:
-                    broken = f"{failures} steps failed in a row, the last with {type(error).__name__}"
+                    broken = Ending(f"{failures} steps failed in a row, the last with {type(error).__name__}")
             if self._abandoned:
                 return None
             if outputs:
@@ -198,3 +210,8 @@ class CoreThread:
         except Exception as raised:
             result, error = None, raised
         self._settle(work.result, result, error)
+
+
+def _first_line(error: Exception) -> str:
+    """Return an error without the advice that CUDA gives to programmers."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -176,6 +176,10 @@ class RequestCore(ABC):
             num_steps=self.num_steps,
         )
 
+    def has_lost_device(self) -> bool:
+        """Return whether the device computes nothing any more for this process; asked after a step that raised."""
+        return False
+
     @abstractmethod
     def _step(self) -> None:
         """Compute the next tokens, and `_take` each."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
+from plumbline.engines.native.cuda import SideStream
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import Capture, CudaRecorder
@@ -27,7 +28,6 @@ from plumbline.engines.native.models.gguf import load_gguf
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.native.side_stream import SideStream
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.engines.native.warm import warm_up
 from plumbline.server.loading.adapter_ranks import largest_rank

@@ -213,7 +213,6 @@ async def _serve(
     make_collections_rare()
     _end_without_memory(reports)
     stopping = asyncio.Event()
-    keeper.on_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
     private = Path(start.private)
     suspicion = Suspicion(
         private / "engine.journal",
@@ -226,6 +225,8 @@ async def _serve(
     trimming = asyncio.create_task(kept_trimmed())
     try:
         await engine.start()
+        # Before, a stop ends this process at once: vLLM takes minutes to start, and nothing waits for its answers.
+        keeper.on_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
         await host.start()
         trim()
         reports.send(EngineReady(msgspec.structs.replace(engine.info, resident_bytes=resident()), reason))

@@ -1,10 +1,11 @@
-"""Laws of the stream that encodes images, on a GPU of the imagination.
+"""Laws of what is asked of CUDA, and of the stream that encodes images, on a GPU of the imagination.
 
 Its streams run what is queued in any order that nothing forbids, and its allocator gives memory back as torch's does:
 at once to the stream that it belongs to, or after the streams that `record_stream` names.
 
 * A step reads the rows of its image, however late it runs, and also if the image has been dropped.
 * Steps are never made to wait for an image.
+* A device that cannot be waited for is lost.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plumbline.engines.native.cuda import GRAPH_PRIORITY, SideStream, device_works
 from plumbline.engines.native.graphs import CudaRecorder
-from plumbline.engines.native.side_stream import GRAPH_PRIORITY, SideStream
 
 Work = Callable[[], None]
 
@@ -178,3 +179,16 @@ def test_graphs_of_decodes_have_a_higher_priority_than_images(monkeypatch: pytes
     assert GRAPH_PRIORITY < 0, (
         "CUDA's priorities are higher the lower they are, and 0 is that of other streams"
     )
+
+
+def test_a_device_is_lost_when_it_cannot_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def illegal(_: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert device_works(CPU)
+    assert device_works(torch.device("cuda"))
+    assert waited == [torch.device("cuda")]
+    monkeypatch.setattr(torch.cuda, "synchronize", illegal)
+    assert not device_works(torch.device("cuda"))

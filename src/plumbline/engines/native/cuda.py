@@ -1,4 +1,4 @@
-"""Compute on a CUDA stream of its own, beside the steps of running requests."""
+"""Use CUDA beside kernels: a stream of its own for images, priorities, and whether the device still works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["GRAPH_PRIORITY", "SideStream"]
+__all__ = ["GRAPH_PRIORITY", "SideStream", "device_works"]
 
 GRAPH_PRIORITY = -1
 """Of the kernels in the graphs of decodes: where a GPU has both, theirs start before those of a side stream."""
@@ -45,3 +45,17 @@ class SideStream:
         # the allocator gives the memory to another image after them.
         result.record_stream(self._steps)
         return result
+
+
+def device_works(device: torch.device) -> bool:
+    """Return whether a device still computes for this process, after a step that raised.
+
+    After an illegal access or a failed assertion of a kernel, every call of CUDA fails until the process ends.
+    """
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
