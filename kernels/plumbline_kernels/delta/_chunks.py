@@ -72,6 +72,16 @@ def _lower(x, high):
 
 
 @jit
+def _inputs_times(a, b, SPLIT: tl.constexpr):
+    """Return inputs times inputs. Those of 16 bits have one precision, and AMD's compiler refuses the name of another."""
+    if SPLIT:
+        product = tl.dot(a, b)
+    else:
+        product = tl.dot(a, b, input_precision="tf32x3")
+    return product
+
+
+@jit
 def _input_times(a, b, SPLIT: tl.constexpr):
     """Return inputs times fp32."""
     if SPLIT:
@@ -157,7 +167,7 @@ def _prepare_kernel(
     # Masked before exp, which would overflow above the diagonal.
     past = total[:, None] - total[None, :]
     fading = tl.exp(tl.where(i[:, None] >= j[None, :], past, float("-inf")))
-    reads = tl.dot(q, tl.trans(k), input_precision="tf32x3") * fading
+    reads = _inputs_times(q, tl.trans(k), SPLIT) * fading
     by_key = tl.exp(total)
     by_query = by_key
     written = tl.exp(last - total)
@@ -175,7 +185,7 @@ def _prepare_kernel(
         by_key *= of_key
         by_query *= of_query
         written *= of_key
-        seen = tl.dot(k, tl.trans(k), input_precision="tf32x3") * fading
+        seen = _inputs_times(k, tl.trans(k), SPLIT) * fading
         system = tl.where(i[:, None] > j[None, :], seen * (strength * of_key)[:, None] * of_key[None, :], 0.0)
         # Invert 1 + system in blocks of 2, 4, 8 ...: (B + X)^-1 = B^-1 - B^-1 X B^-1, where B has the blocks of half
         # the size on its diagonal and X joins pairs of them. A product of powers of the system would take as many
