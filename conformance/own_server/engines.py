@@ -1,5 +1,7 @@
 """Run the engine contract, the server tests and the judge on third-party engines (`nox -s engines`).
 
+`vllm_workers` is vLLM with a model on two workers, each on a core: it is judged, and one of them is killed.
+
 The server tests are structured output, tools and conversations over all APIs, the known answers of the scripted
 checkpoint (text, reasoning and calls of chat, completions and Responses, whole and streamed), and generated requests.
 
@@ -46,7 +48,7 @@ def main(names: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         models = _Models(Path(folder))
         lines: list[str] = []
-        for name in names or ("transformers", "llama_cpp", "vllm"):
+        for name in names or ("transformers", "llama_cpp", "vllm", "vllm_workers"):
             for part, status in _tried(name, models):
                 lines.append(f"{name}: {part}: {'passes' if status == 0 else f'fails with status {status}'}")
                 print(lines[-1], flush=True)
@@ -71,6 +73,8 @@ class _Models:
 
 def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     """Run every suite on an engine; yield its title and its exit status."""
+    workers = name == "vllm_workers"
+    name = "vllm" if workers else name
     python = _vllm_python() if name == "vllm" else Path(sys.executable)
     gguf = name == "llama_cpp"
     sources = [SOURCES] if gguf else [SOURCES, *_torchvision(python)]
@@ -87,6 +91,10 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     serve = [] if gguf else ["--engine", name]
     if name == "vllm":
         serve += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
+    if workers:
+        first, *_, last = sorted(os.sched_getaffinity(0))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = f"{first}|{last}"
+        serve.append("tensor_parallel_size=2")
     pocket = ["--model", str(models.pocket_gguf)] if gguf else []
     scripted = ["--model", str(models.scripted_gguf)] if gguf else []
     own = OWN_TESTS[name]
@@ -98,6 +106,8 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
         "judge": ["conformance/own_server/check.py", "--serve", *pocket, *serve],
         "fuzz": ["conformance/own_server/fuzz.py", "--examples", EXAMPLES, "--serve", *pocket, *serve],
     }
+    if workers:
+        suites = {"workers": [*PYTEST, "tests/faults/test_workers.py"], "judge": suites["judge"]}
     for title, suite in suites.items():
         yield title, subprocess.run([python, *suite], env=variables, cwd=ROOT, check=False).returncode
 

@@ -89,7 +89,7 @@ def test_two_workers_answer_as_one_and_a_killed_one_is_replaced(two: Running, tm
     two.signal(signal.SIGTERM)
     two.process.wait(60)
     with running(tmp_path, *OPTIONS) as one:
-        assert not workers(one)
+        assert len(workers(one)) < 2
         assert answer(one) == expected
 
 

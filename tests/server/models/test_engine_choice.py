@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,6 +73,7 @@ def test_every_family_runs_on_our_engine_with_or_without_a_gpu(
 def with_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the choice find llama-cpp-python."""
     monkeypatch.setattr(engines, "find_spec", lambda name: name if name == "llama_cpp" else None)
+    monkeypatch.setattr(engines, "_llama_cpp_uses_gpus", lambda: True)
 
 
 @pytest.fixture(scope="module")
@@ -390,23 +390,14 @@ def test_quantised_weights_of_fp16_run_in_bf16_on_a_cpu(
     assert native_dtype(Settings(), rounded) == torch.float16
 
 
-def test_weights_are_counted_as_a_gpu_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types that are wider than the file's are counted, and those of GGUF files are dequantised."""
+def test_weights_are_counted_in_the_type_that_a_gpu_keeps_them_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of files are counted in test_gpus.py."""
     whole = describe_model(Settings(device="cpu"), MODEL_DIR, None)
-    path = small(tmp_path, GGMLQuantizationType.Q8_0)
-    rounded = describe_model(Settings(device="cpu"), tmp_path, path)
-    assert rounded.gguf is not None
-    numbers = sum(math.prod(tensor.shape) for tensor in rounded.gguf.tensors.values())
-    for device, files, itemsize in (("cpu", True, 4), ("cuda", False, 2), ("cuda", False, 4)):
+    stored = weight_bytes(MODEL_DIR, None)
+    for device, dtype in (("cpu", torch.float32), ("cuda", torch.bfloat16), ("cuda", torch.float32)):
         monkeypatch.setattr(native_memory, "device_of", lambda _, name=device: torch.device(name))
-        dtype = {2: torch.bfloat16, 4: torch.float32}[itemsize]
-        there = (
-            loaded_bytes(Settings(), whole, MODEL_DIR, dtype),
-            loaded_bytes(Settings(), rounded, tmp_path, dtype),
-        )
-        stored = weight_bytes(MODEL_DIR, None), weight_bytes(tmp_path, path)
-        wider = stored[0] * itemsize // whole.description.dtype.itemsize, numbers * itemsize
-        assert there == (stored if files else wider)
+        wider = stored * dtype.itemsize // whole.description.dtype.itemsize
+        assert loaded_bytes(Settings(), whole, MODEL_DIR, dtype) == (stored if device == "cpu" else wider)
 
 
 def test_rounded_weights_need_compiled_kernels() -> None:

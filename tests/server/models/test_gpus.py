@@ -3,24 +3,34 @@
 * Several GPUs, a model larger than one, and what our kernels do not run go to vLLM, with the reason.
 * Without vLLM the answer says what to install, and a model that fits one GPU runs on ours.
 * What does not fit is refused with what does, before weights are read.
+* A llama.cpp that was built for CPUs is not chosen for a GPU, and weights of GGUF files are counted as they are kept.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from gguf import GGMLQuantizationType
 from support.found_gpus import find_a_gpu
+from support.weights.gguf_files import random_reference, write_gguf
 from transformers import AutoConfig
 
+from plumbline.engines.native.models.gguf import load_gguf, read_model
+from plumbline.engines.native.models.gguf.description import GgufModel
+from plumbline.engines.native.models.linear import Linear
 from plumbline.server.loading import engines
 from plumbline.server.loading.engines import choose_engine
+from plumbline.server.loading.native import memory
 from plumbline.server.loading.native.memory import check_memory, engine_config
 from plumbline.server.loading.native.native_model import describe_model, native_dtype
 from plumbline.server.settings import OptionError, Settings
+from plumbline_kernels import _backend
 
 GIB = 1 << 30
 
@@ -119,8 +129,51 @@ def test_the_longest_context_that_fits_is_named_and_fits(
 def test_weights_that_do_not_fit_are_told_which_do(
     gib: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     find_a_gpu(monkeypatch, 24 * GIB)
     with pytest.raises(OptionError, match=advice):
         check_memory(GIB, gib * GIB, 0, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("uses_gpus", [False, True])
+def test_a_llama_cpp_that_was_built_for_cpus_is_not_chosen_for_a_gpu(
+    uses_gpus: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: name if name == "llama_cpp" else None)
+    monkeypatch.setattr(engines, "_llama_cpp_uses_gpus", lambda: uses_gpus)
+    find_a_gpu(monkeypatch)
+    path = tmp_path / "a.gguf"
+    write_gguf(path, random_reference("llama"), "llama", GGMLQuantizationType.F32)
+    # Weights that ours would widen, for which llama.cpp is the better one where it runs on the GPU.
+    monkeypatch.setattr(
+        GgufModel, "kinds", property(lambda _: frozenset({0, int(GGMLQuantizationType.NVFP4)}))
+    )
+    chosen = choose_engine(Settings(), tmp_path, path)
+    assert chosen.name == ("llama_cpp" if uses_gpus else "plumbline")
+    assert ("built for CPUs" in chosen.reason) != uses_gpus
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0", "Q4_1", "F16"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_weights_of_a_file_are_counted_as_a_gpu_keeps_them(
+    kind: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded for the kernels of a GPU, which are not run."""
+    path = tmp_path / "a.gguf"
+    write_gguf(path, random_reference(architecture), architecture, GGMLQuantizationType[kind])
+    model = read_model(path)
+    monkeypatch.setattr(_backend, "_FORCED", True)
+    loaded = load_gguf(model, torch.bfloat16)
+    layers = {id(layer): layer for layer in (*(place.layer for place in loaded.places), loaded.head)}
+    kept = loaded.embedding.nbytes + sum(_kept(layer) for layer in layers.values())
+    norms = sum(2 * math.prod(each.shape) for each in model.tensors.values() if len(each.shape) == 1)
+    assert kept <= model.device_bytes(2) - norms <= 1.4 * kept
+    monkeypatch.setattr(memory, "device_of", lambda _: torch.device("cuda", 0))
+    described = describe_model(Settings(device="cpu"), tmp_path, path)
+    assert memory.loaded_bytes(Settings(), described, tmp_path, torch.bfloat16) == model.device_bytes(2)
+
+
+def _kept(layer: Linear) -> int:
+    if layer._narrow is None:
+        return 2 * math.prod(layer.shape)
+    found = (layer._narrow.levels, layer._narrow.scales, layer._narrow.shifts)
+    return sum(tensor.nbytes for tensor in found if tensor is not None)

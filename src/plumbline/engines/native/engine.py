@@ -92,8 +92,13 @@ class NativeEngine(ThreadedEngine):
         hanging = 0 if self._images is None else self._images.num_hanging
         return msgspec.structs.replace(super().stats(), num_hanging_images=hanging)
 
-    def _renew(self, *, abandoned: bool) -> EngineCore:
-        """Return a new core; the cache of the old one is used again, unless a thread may still write to it."""
+    def _renew(self, *, abandoned: bool) -> EngineCore | None:
+        """Return a new core; the cache of the old one is used again, unless a thread may still write to it.
+
+        A GPU has no room for a second one, so a step that hangs there ends the process.
+        """
+        if abandoned and self._runner.device.type != "cpu":
+            return None
         self._runner = self._runner.renewed(new_cache=abandoned)
         core = self._new_core(self._runner)
         core.adapters = self._placed_adapters

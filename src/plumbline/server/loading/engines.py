@@ -55,6 +55,9 @@ _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
 """llama.cpp's types of keys and values by `--dtype`; the weights have the file's."""
 
 
+_CPU_BUILD = "the installed llama-cpp-python was built for CPUs, as pip's wheels are"
+
+
 class EngineChoice(msgspec.Struct, frozen=True):
     """The engine of a model: `plumbline`, `vllm`, `transformers` or `llama_cpp`, and why."""
 
@@ -150,6 +153,8 @@ def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
     assert model.gguf is not None
     if find_spec("llama_cpp") is None:
         return EngineChoice("plumbline", "it supports this file")
+    if num_gpus(settings) and not _llama_cpp_uses_gpus():
+        return EngineChoice("plumbline", f"it supports this file, and {_CPU_BUILD}")
     if model.gguf.widened:
         names = _kind_names(model.gguf.widened)
         return EngineChoice("llama_cpp", f"ours would widen the weights in {names} to 16 bits")
@@ -159,6 +164,13 @@ def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
         if library is None:
             return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
     return EngineChoice("plumbline", "it supports this file")
+
+
+def _llama_cpp_uses_gpus() -> bool:
+    """Return whether the installed llama.cpp was built for GPUs."""
+    from plumbline.engines.llama_cpp.options import load_llama
+
+    return bool(load_llama().llama_supports_gpu_offload())
 
 
 def _kind_names(kinds: Iterable[int]) -> str:
@@ -232,6 +244,8 @@ def _built(
         torch.set_num_threads(1)
     if choice.name == "llama_cpp":
         assert gguf is not None
+        if settings.device == "auto" and num_gpus(settings) and not _llama_cpp_uses_gpus():
+            _log.warning("the model runs on the CPU, and not on a GPU: %s", _CPU_BUILD)
         return _llama_cpp(settings, name, tokenizer, gguf)
     if choice.name == "vllm":
         return _vllm(settings, name, tokenizer, folder)

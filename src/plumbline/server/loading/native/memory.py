@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -188,15 +187,14 @@ def held_bytes(model: ModelDescription, config: EngineConfig, dtype: torch.dtype
 def loaded_bytes(settings: Settings, model: NativeModel, folder: Path, dtype: torch.dtype) -> int:
     """Return about how many bytes the weights of a model take, before they are read.
 
-    A GPU dequantises those of a GGUF file, and keeps most of other quantised ones as they are; a CPU may leave them in
-    their files.
+    A GPU keeps most quantised ones as they are; a CPU may leave them in their files.
     """
     file = model.gguf
     stored = weight_bytes(folder, None if file is None else file.file)
     if device_of(settings.device).type != "cuda" or model.description.stored is not None:
         return stored
     if file is not None:
-        return sum(math.prod(tensor.shape) for tensor in file.tensors.values()) * dtype.itemsize
+        return file.device_bytes(dtype.itemsize)
     return stored * dtype.itemsize // model.description.dtype.itemsize
 
 

@@ -269,8 +269,14 @@ def _cpu_kernels(
     if settings.compile == "on":
         raise OptionError("--compile", f"is on, but {problem}")
     if settings.quantization in ("int8", "int4"):
+        advice = (
+            ""
+            if device.type == "cpu"
+            else ": give a checkpoint in 4 or 8 bits (AWQ, GPTQ, FP8, GGUF) instead"
+        )
         raise OptionError(
-            "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
+            "--quantization",
+            f"is {settings.quantization}, which needs compiled kernels, but {problem}{advice}",
         )
     if settings.threads is not None:
         raise OptionError("--threads", f"is {settings.threads}, which needs compiled kernels, but {problem}")

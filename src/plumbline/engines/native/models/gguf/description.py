@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -38,6 +39,12 @@ _NEVER = 1e29
 _F32, _F16, _BF16 = 0, 1, 30
 _TYPES = {_F32: "float32", _F16: "float16"}
 """The types that files keep whole; others run in bf16."""
+_EMBEDDING = "token_embd.weight"
+"""It is widened, as a table; if it is also the output layer, that keeps its levels."""
+_MATRIX = 2
+_HALF_BYTE = 4
+_FACTOR = 4
+"""Bytes of a scale and of a shift, at most."""
 _UNUSED = ("tokenizer.ggml.merges", "tokenizer.ggml.scores")
 
 
@@ -67,6 +74,23 @@ class GgufModel:
     def is_quantised(self) -> bool:
         """Whether some of them have less than 16 bits."""
         return bool(self.kinds - {_F32, _F16, _BF16})
+
+    def device_bytes(self, itemsize: int) -> int:
+        """Return about how many bytes its weights take on a GPU: all but its matrices of levels are whole numbers.
+
+        Args:
+            itemsize: of a whole number.
+        """
+        whole = narrow = 0
+        for name, tensor in self.tensors.items():
+            count, kind = math.prod(tensor.shape), BLOCKS.get(tensor.kind)
+            is_matrix = kind is not None and len(tensor.shape) == _MATRIX
+            if kind is not None and is_matrix and (name != _EMBEDDING or self.description.tied):
+                # Levels of 5 and 6 bits have 8, and groups a scale and mostly a shift.
+                narrow += count // (2 if kind.bits == _HALF_BYTE else 1) + 2 * _FACTOR * count // kind.group
+            if not is_matrix or name == _EMBEDDING:
+                whole += count * itemsize
+        return whole + narrow
 
 
 def read_model(file: Path) -> GgufModel:
