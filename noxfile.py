@@ -291,7 +291,7 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def engines(session: nox.Session) -> None:
-    """Try the contract of engines and the judge on transformers, llama.cpp and vLLM, also with two workers, or on `-- NAME …`."""
+    """Try engines by their contract and the judge, vLLM also with two workers: all of them, or `-- NAME …`."""
     environment = Environment(session, "serve,dev,llama-cpp")
     environment.run("python", "conformance/own_server/engines.py", *session.posargs)
 

@@ -40,6 +40,7 @@ def compiling_for(
     capability: int,
     compiled: Callable[[str], None] | None = None,
     launched: Callable[[str], None] | None = None,
+    is_mine: Callable[[str, str], bool] | None = None,
 ) -> Iterator[None]:
     """Send the kernels that are launched in this context to the compiler for a GPU, and to no device.
 
@@ -47,6 +48,8 @@ def compiling_for(
         capability: of the GPU, such as 90.
         compiled: is called with the name of a kernel in the place of the compiler.
         launched: is called with its name in the place of a launch.
+        is_mine: returns whether to compile a variant, by the name of its kernel and its key, which is the same in every
+            process.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -64,11 +67,16 @@ def compiling_for(
             kernel.device_caches.clear()
         return launch(kernel, *args, grid=grid, warmup=True, **options)
 
-    def compile_nothing(kernel: Any, key: Any, signature: Any, device: int, *_: Any) -> object:
-        assert compiled is not None
+    do_compile = JITFunction._do_compile
+
+    def compile_some(kernel: Any, key: Any, signature: Any, device: int, *more: Any) -> object:
+        name = kernel.fn.__name__
+        if compiled is None and (is_mine is None or is_mine(name, str(key))):
+            return do_compile(kernel, key, signature, device, *more)
         found = kernel.device_caches[device][0][key] = object()
-        _backend.note_compiled(kernel.fn.__name__)
-        compiled(kernel.fn.__name__)
+        if compiled is not None:
+            _backend.note_compiled(name)
+            compiled(name)
         return found
 
     # Triton asks for a driver at its first use of the active one, which fails without a GPU.
@@ -77,9 +85,7 @@ def compiling_for(
     try:
         with (
             patch.object(JITFunction, "run", run),
-            patch.object(
-                JITFunction, "_do_compile", compile_nothing if compiled else JITFunction._do_compile
-            ),
+            patch.object(JITFunction, "_do_compile", compile_some),
             patch.multiple(_backend, _FORCED=True, _CAPABILITY=capability),
         ):
             yield

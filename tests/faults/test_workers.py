@@ -65,17 +65,19 @@ def test_two_workers_answer_as_one_and_a_killed_one_is_replaced(two: Running, tm
     assert len(first) == 2
     expected = answer(two)
 
-    def stream() -> list[str]:
+    lines: list[str] = []
+
+    def stream() -> None:
         body = {**CHAT, "max_tokens": 8000, "stream": True}
         with httpx2.stream("POST", f"{two.url}/v1/chat/completions", json=body, timeout=120) as found:
-            return [line for line in found.iter_lines() if line.startswith("data: ")]
+            lines.extend(line for line in found.iter_lines() if line.startswith("data: "))
 
     with ThreadPoolExecutor(1) as threads:
-        running_stream = threads.submit(stream)
-        wait_for(lambda: two.metric("plumbline_num_requests_running"), log=two)
+        ended = threads.submit(stream)
+        wait_for(lambda: lines, log=two)
         os.kill(max(first), signal.SIGKILL)
         killed = time.monotonic()
-        lines = running_stream.result(60)
+        ended.result(60)
     assert any('"error"' in line for line in lines[-2:]), lines[-3:]
     wait_for(lambda: not two.is_ready(), 10, log=two)
     wait_for(two.is_ready, 300, log=two)

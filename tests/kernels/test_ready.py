@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.models.loading.model_folder import build
 from plumbline.engines.native.models.stored import Grid
-from plumbline.server.loading.warming.command import compile_model
 
 pytest.importorskip("triton")
 from support.simulated_day import simulate
@@ -104,21 +102,3 @@ def test_variants_that_steps_compile_are_counted(caplog: pytest.LogCaptureFixtur
     assert day.first_token(0.95) > 1
     # Else the steps after such a one would have a few tokens each.
     assert day.prompt_seconds < 1e-3
-
-
-@pytest.mark.long
-def test_kernels_are_compiled_without_a_gpu_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = AutoConfig.for_model("qwen3", **SHAPE)
-    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(tmp_path / "model")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-
-    assert compile_model(tmp_path / "model", 90) >= 15
-    found = sorted(tmp_path.glob("cache/*/*.cubin"))
-    assert len(found) >= 15
-    before = [path.stat().st_mtime_ns for path in found]
-    compile_model(tmp_path / "model", 90)
-
-    assert sorted(tmp_path.glob("cache/*/*.cubin")) == found
-    assert [path.stat().st_mtime_ns for path in found] == before

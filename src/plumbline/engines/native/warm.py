@@ -26,7 +26,7 @@ _GROUPS = (1, 17, 33, 65, 129)
 """Groups of rows with one adapter: between them the programs that share a sum become fewer."""
 
 
-def warm_up(runner: ModelRunner, config: EngineConfig, *, max_rank: int = 0) -> None:
+def warm_up(runner: ModelRunner, config: EngineConfig, *, max_rank: int = 0, images: bool = False) -> None:
     """Run steps that need every variant of every kernel; no request may run.
 
     Their tokens have no place in the cache, so they leave nothing behind.
@@ -35,9 +35,10 @@ def warm_up(runner: ModelRunner, config: EngineConfig, *, max_rank: int = 0) -> 
         runner: of the model.
         config: its limits.
         max_rank: of its adapters; 0 without adapters.
+        images: whether requests may have images, also if the runner has no encoder.
     """
     with torch.inference_mode():
-        for batch in _batches(config, runner.device, reach=runner.has_images):
+        for batch in _batches(config, runner.device, reach=images or runner.has_images):
             runner.try_step(batch, config.max_num_seqs)
         if max_rank:
             _warm_adapters(runner, config, max_rank)

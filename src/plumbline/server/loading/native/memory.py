@@ -19,6 +19,7 @@ from plumbline.server.settings import OptionError, Settings
 from plumbline_conformance.console.sizes import size_text
 
 __all__ = [
+    "BLOCK_SIZE",
     "CACHE_BYTES",
     "DEVICE_SHARE",
     "NUM_BATCHED_TOKENS",
@@ -30,6 +31,7 @@ __all__ = [
     "gpu_cache_bytes",
     "held_bytes",
     "loaded_bytes",
+    "num_batched_tokens",
     "num_snapshots",
     "recorded_bytes",
 ]
@@ -49,7 +51,7 @@ NUM_BATCHED_TOKENS = 1024
 _SNAPSHOT_BYTES = 256 * 1024**2
 """Of states that are kept for the prefix cache, between the fewest and the most."""
 _FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 64
-_BLOCK_SIZE = 16
+BLOCK_SIZE = 16
 """Tokens in a block of the cache."""
 
 
@@ -122,7 +124,7 @@ def engine_config(
         OptionError: the cache does not hold one request.
     """
     described = model.description
-    block_size = settings.block_size or _BLOCK_SIZE
+    block_size = settings.block_size or BLOCK_SIZE
     block_bytes = described.cache_width * dtype.itemsize * block_size
     size = settings.kv_cache_bytes or room
     if size is None:
@@ -157,9 +159,7 @@ def engine_config(
         block_size=block_size,
         num_blocks=num_blocks,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=max(
-            settings.max_num_batched_tokens or NUM_BATCHED_TOKENS, settings.max_num_seqs
-        ),
+        max_num_batched_tokens=num_batched_tokens(settings),
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
         enable_prefix_caching=settings.enable_prefix_caching,
@@ -167,6 +167,11 @@ def engine_config(
         batch_invariant=settings.batch_invariant,
         speculation=settings.speculation,
     )
+
+
+def num_batched_tokens(settings: Settings) -> int:
+    """Return the most tokens of a step of our engine."""
+    return max(settings.max_num_batched_tokens or NUM_BATCHED_TOKENS, settings.max_num_seqs)
 
 
 def num_snapshots(settings: Settings, model: ModelDescription, dtype: torch.dtype) -> int:

@@ -49,8 +49,10 @@ from plumbline.server.loading.native.native_model import (
     device_of,
     native_dtype,
 )
+from plumbline.server.loading.warming.ahead import CompilerError, Compilers
+from plumbline.server.loading.warming.process import Job
 from plumbline.server.settings import OptionError, Settings
-from plumbline_kernels._backend import num_compiled
+from plumbline_kernels._backend import capability_of, num_compiled
 from plumbline_kernels.cpu.library import Library
 
 __all__ = ["build_native"]
@@ -110,6 +112,7 @@ def build_native(
     held = held_bytes(described, config, dtype)
     check_memory(held, weights, graphs, device)
     library, without = _cpu_kernels(settings, described, dtype, device)
+    compilers = _compilers(settings, model, folder, dtype, config)
     loaded = _load(settings, model, folder, dtype, config, library)
     if room is not None:
         # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
@@ -132,6 +135,11 @@ def build_native(
     adapters = None
     if settings.loras or settings.lora_dir:
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
+    if compilers is not None:
+        try:
+            compilers.wait()
+        except CompilerError as error:
+            raise OptionError("--engine", f"is plumbline, and {error}; give another") from error
     _prepare_steps(runner, config, 0 if adapters is None else adapters.max_rank)
     # After the places of adapters: the first step records which operations there are.
     means = without if loaded.library is None else _share(settings, runner, loaded.library)
@@ -147,6 +155,33 @@ def build_native(
         adapters=adapters,
         images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
         stuck_after=settings.stuck_after,
+    )
+
+
+def _compilers(
+    settings: Settings, model: NativeModel, folder: Path, dtype: torch.dtype, config: EngineConfig
+) -> Compilers | None:
+    """Begin to compile the kernels of a model on a GPU while its weights are read.
+
+    Files and AMD's GPUs do without: the steps before the first request compile one after the other what is missing.
+    """
+    device = device_of(settings.device)
+    if device.type != "cuda" or model.gguf is not None or torch.version.hip is not None:
+        return None
+    return Compilers(
+        Job(
+            folder=str(folder),
+            capability=capability_of(device),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            block_size=config.block_size,
+            max_model_len=config.max_model_len,
+            dtype=str(dtype).removeprefix("torch."),
+            bits=_BITS[settings.quantization],
+            max_rank=largest_rank(settings) if settings.loras or settings.lora_dir else 0,
+            max_loras=settings.max_loras,
+            images=model.images is not None,
+        )
     )
 
 

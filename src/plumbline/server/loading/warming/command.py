@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +13,9 @@ from plumbline_conformance.console.streams import put
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from plumbline.server.loading.warming.process import Job
+    from plumbline.server.settings import Settings
 
 __all__ = ["WarmCommand"]
 
@@ -38,11 +39,13 @@ class WarmCommand(Command, frozen=True, kw_only=True):
     max_model_len: Annotated[
         int | None, _kernels("tokens of a request", "N", default="the model's, which includes fewer")
     ] = None
+    lora_rank: Annotated[int, _kernels("the largest rank of its adapters", "N", default="no adapters")] = 0
 
     def run(self, out: Console) -> int:
         """Compile them."""
         from plumbline.engines.native.models import UnsupportedModelError
         from plumbline.server.loading.model_files import find_files
+        from plumbline.server.loading.warming.ahead import CompilerError, Compilers, cache_folder
         from plumbline.server.settings import Settings
 
         capability = _capability(self.target)
@@ -52,13 +55,48 @@ class WarmCommand(Command, frozen=True, kw_only=True):
             raise OptionError("MODEL", "must be a model folder: llama.cpp runs GGUF files on a GPU")
         began = time.monotonic()
         try:
-            count = compile_model(folder, capability, self.max_model_len)
+            job = _job(settings, folder, capability, self.max_model_len, self.lora_rank)
+            compiled = Compilers(job).wait()
         except UnsupportedModelError as error:
             raise OptionError("MODEL", f"does not run on a GPU with our engine: {error}") from error
-        cache = os.environ.get("TRITON_CACHE_DIR") or Path("~/.triton/cache").expanduser()
-        put(f"{count} kernels for sm_{capability} are in {cache} ({time.monotonic() - began:.0f} s).")
+        except CompilerError as error:
+            raise OptionError("MODEL", f"has kernels that cannot be compiled: {error}") from error
+        there = f", {compiled.found} were there" if compiled.found else ""
+        put(
+            f"{compiled.new} kernels for sm_{capability} have been compiled{there}: they are in {cache_folder()} "
+            f"({time.monotonic() - began:.0f} s)."
+        )
         put("On another machine put them there too, or name the folder in TRITON_CACHE_DIR.")
         return 0
+
+
+def _job(settings: Settings, folder: Path, capability: int, max_model_len: int | None, max_rank: int) -> Job:
+    """Return what a server with the default options needs.
+
+    Raises:
+        UnsupportedModelError: our engine does not run the model on a GPU.
+    """
+    from plumbline.engines.native.models import UnsupportedModelError
+    from plumbline.engines.native.models.support import kernels_problem
+    from plumbline.server.loading.native.memory import BLOCK_SIZE, num_batched_tokens
+    from plumbline.server.loading.native.native_model import describe_model
+    from plumbline.server.loading.warming.process import Job
+
+    model = describe_model(settings, folder, None)
+    if (problem := kernels_problem(model.description)) is not None:
+        raise UnsupportedModelError(problem)
+    return Job(
+        folder=str(folder),
+        capability=capability,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=num_batched_tokens(settings),
+        block_size=BLOCK_SIZE,
+        max_model_len=max_model_len or model.description.context_length,
+        dtype=str(model.description.dtype).removeprefix("torch."),
+        max_rank=max_rank,
+        max_loras=settings.max_loras,
+        images=model.images is not None,
+    )
 
 
 def _capability(target: str | None) -> int:
@@ -82,48 +120,3 @@ def _capability(target: str | None) -> int:
     if (problem := gpu_problem(int(number))) is not None:
         raise OptionError("--target", f"is {target}, and {problem}")
     return int(number)
-
-
-def compile_model(folder: Path, capability: int, max_model_len: int | None = None) -> int:
-    """Compile what steps of a model need, in parallel; returns the number of variants.
-
-    Layers of a kind need the same, so only the first ones are loaded.
-
-    Raises:
-        UnsupportedModelError, WeightsError: our engine does not run it.
-    """
-    import torch
-    import triton
-
-    from plumbline.engines.native.engine_config import EngineConfig
-    from plumbline.engines.native.graphs import Capture, CompileRecorder
-    from plumbline.engines.native.models import load_model
-    from plumbline.engines.native.runner import ModelRunner
-    from plumbline.engines.native.warm import warm_up
-    from plumbline.server.settings import Settings
-    from plumbline_kernels._backend import num_compiled
-    from plumbline_kernels.without_gpu import compiling_for
-
-    before = num_compiled()
-    with (
-        compiling_for(capability),
-        ThreadPoolExecutor() as threads,
-        triton.AsyncCompileMode(threads),
-        torch.inference_mode(),
-    ):
-        model = load_model(folder, max_model_len=max_model_len, sample=True)
-        length, rows = max_model_len or model.description.context_length, Settings().max_num_seqs
-        blocks = -(-length // EngineConfig(max_model_len=1).block_size)
-        config = EngineConfig(max_model_len=length, num_blocks=blocks, max_num_seqs=rows)
-        runner = ModelRunner(
-            model,
-            num_blocks=1,
-            block_size=config.block_size,
-            device=torch.device("cpu"),
-            num_states=1,
-            capture=Capture(CompileRecorder(), rows, blocks),
-        )
-        assert runner.graphs is not None
-        runner.graphs.record_all()
-        warm_up(runner, config)
-    return num_compiled() - before
