@@ -31,6 +31,7 @@ from plumbline.engines.native.models.loading.model_folder import build
 from plumbline.engines.native.models.vision.qwen import read_qwen2
 from plumbline.engines.native.models.vision.tower import TowerEncoder
 from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.warm import warm_up
 from plumbline.port.engine import GenerateRequest
 from plumbline.port.sampling_params import SamplingParams
 
@@ -114,6 +115,7 @@ class Bench:
         )
         if runner.graphs is not None:
             runner.graphs.record_all()
+            warm_up(runner, config)
         return EngineCore(config, runner, frozenset())
 
 

@@ -124,6 +124,9 @@ class _Keeper:
             self._stop()
         if self._private:
             shutil.rmtree(self._private, ignore_errors=True)
+        # vLLM's processes would go on loading. The keeper kills the group of a process that ends before it.
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
 
