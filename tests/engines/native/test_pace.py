@@ -31,6 +31,26 @@ def test_the_tokens_of_an_allowance_are_the_most_that_it_pays_for(
     assert pace.cost(start, count + 2) > units
 
 
+@given(
+    unit=st.floats(1e-6, 1e-3),
+    steps=st.lists(st.tuples(st.integers(64, 1024), st.booleans()), min_size=1, max_size=20),
+)
+def test_steps_that_a_gpu_still_computes_teach_what_awaited_ones_do(
+    unit: float, steps: list[tuple[int, bool]]
+) -> None:
+    """A launch takes 1 us, and the time of all that is queued is in the step that waits."""
+    pace, queued = PromptPace(0.0), 0.0
+    for units, awaited in steps:
+        queued += units * unit
+        launch = min(1e-6, queued)
+        pace.observe(units, False, queued if awaited else launch, awaited=awaited)
+        queued = 0.0 if awaited else queued - launch
+    learned = [awaited for _, awaited in steps]
+    assert pace.knows(False) == any(learned)
+    if any(learned):
+        assert pace.allowance(True, False) == pytest.approx(0.08 / unit, rel=1e-6)
+
+
 def state(number: int, tokens: int, scored: bool = False) -> RequestState:
     request = GenerateRequest(
         request_id=str(number),

@@ -127,7 +127,11 @@ class EngineCore(RequestCore):
         self._masks.start(inputs.draw_states, inputs.draw_masks)
         self._runner.forward(inputs)
         self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
-        self._count(plan, began)
+        awaited = bool(inputs.draw_states or inputs.prompt_rows)
+        if not awaited and not self._pace.knows(plan.scores):
+            # Wait for it once, else all of a long prompt would be cut as if nothing were known.
+            awaited = device_works(inputs.token_ids.device)
+        self._count(plan, began, awaited=awaited or inputs.token_ids.device.type == "cpu")
 
     def _follow(self, plan: StepPlan, tokens: TokensInFlight) -> tuple[StepPlan, TokensInFlight] | None:
         """Launch the decodes that follow those of a step, if nothing must be known before."""
@@ -141,8 +145,8 @@ class EngineCore(RequestCore):
         inputs = self._slots.stage(following, last)
         return following, self._runner.launch(inputs, self._slots)
 
-    def _count(self, plan: StepPlan, began: float) -> None:
-        """Count a step, and learn from its time."""
+    def _count(self, plan: StepPlan, began: float, *, awaited: bool = True) -> None:
+        """Count a step, and learn from its time; see `PromptPace.observe`."""
         self.num_steps += 1
         seconds = self._clock() - began
         if late := compiled_since(self._compiled):
@@ -151,7 +155,7 @@ class EngineCore(RequestCore):
             names = ", ".join(sorted(set(late)))
             _log.warning("a step compiled kernels, and its requests waited %.1f s: %s", seconds, names)
             return
-        self._pace.observe(plan.prompt_units, plan.scores, seconds)
+        self._pace.observe(plan.prompt_units, plan.scores, seconds, awaited=awaited)
         if self.scheduler.speculator is not None and not plan.prompt_units:
             num_requests = len(plan.entries)
             self.scheduler.speculator.row_cost.observe(num_requests, plan.num_tokens - num_requests, seconds)

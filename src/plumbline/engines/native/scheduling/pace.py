@@ -48,6 +48,8 @@ class PromptPace:
         """Seconds of a unit, by whether the prompt is scored."""
         self._decode_seconds = 0.0
         """Seconds of a step without prompt tokens."""
+        self._queued = 0.0, 0.0
+        """Units and seconds of steps that a GPU still computed when they were observed."""
 
     def allowance(self, streams: bool, scored: bool) -> float:
         """Return the units that a step may spend on prompts.
@@ -73,8 +75,25 @@ class PromptPace:
         count = units / linear if share == 0 else (math.sqrt(linear**2 + 2 * share * units) - linear) / share
         return max(int(count), _LEAST_TOKENS)
 
-    def observe(self, units: float, scored: bool, seconds: float) -> None:
-        """Learn from a step that took `seconds` and spent `units` on prompts."""
+    def knows(self, scored: bool) -> bool:
+        """Return whether the time of a unit is known."""
+        return self._seconds[scored] is not None
+
+    def observe(self, units: float, scored: bool, seconds: float, *, awaited: bool = True) -> None:
+        """Learn from a step.
+
+        Args:
+            units: spent on prompts.
+            scored: whether a prompt wants logprobs.
+            seconds: that the step took.
+            awaited: whether the device has computed it by then. The time of others is in the next step that is: a part
+                of a prompt that draws no token is only launched on a GPU.
+        """
+        queued_units, queued_seconds = self._queued
+        units, seconds = units + queued_units, seconds + queued_seconds
+        self._queued = (0.0, 0.0) if awaited else (units, seconds)
+        if not awaited:
+            return
         if units == 0:
             self._decode_seconds += _WEIGHT * (seconds - self._decode_seconds)
             return
