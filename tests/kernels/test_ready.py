@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.models.loading.model_folder import build
-from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.stored import StoredWeight
 
 pytest.importorskip("triton")
 from support.simulated_day import simulate
@@ -74,12 +74,13 @@ def model_of(family: str) -> Transformer:
     if family != NARROW:
         return random_model(description, seed=1, dtype=torch.bfloat16)
 
-    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, Grid | None]:
-        is_narrow = name.endswith("_proj.weight")
-        grid = Grid(4, torch.ones(shape[0], shape[1] // 32)) if is_narrow else None
-        return torch.ones(shape, dtype=dtype or torch.bfloat16), grid
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor | StoredWeight:
+        if name.endswith("_proj.weight"):
+            levels = torch.ones(shape, dtype=torch.int8)
+            return StoredWeight(levels, torch.ones(shape[0], shape[1] // 32), 32, 4)
+        return torch.ones(shape, dtype=dtype or torch.bfloat16)
 
-    return build(description, fetch)
+    return build(description, fetch, torch.bfloat16, torch.device("cpu"), bits=None)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def model_of(family: str) -> Transformer:
 def test_no_kernel_is_compiled_after_the_start(family: str) -> None:
     day = simulate(partial(model_of, family), seconds=3 if family == "qwen3" else 12)
 
+    assert family != NARROW or "_linear_kernel" in day.before
     assert day.late == {}
     assert day.late_variants == 0
     assert day.before.total() >= 15
