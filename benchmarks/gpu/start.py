@@ -31,8 +31,8 @@ from plumbline.engines.native.models import load_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.warm import warm_up
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.loading.warming.ahead import Compilers
-from plumbline.server.loading.warming.process import ENDS, FOUND, Job, compile_share
+from plumbline.server.loading.native.compile_share import ENDS, FOUND, Job, compile_share
+from plumbline.server.loading.native.compilers import Compilers
 from plumbline_kernels._backend import capability_of
 
 RANK = 8
@@ -81,7 +81,7 @@ def start(wanted: Job, *, on_gpu: bool) -> dict[str, Any]:
         warm_up(runner, config, max_rank=RANK)
         torch.cuda.synchronize()
     else:
-        with patch("plumbline.server.loading.warming.process._say") as said:
+        with patch("plumbline.server.loading.native.compile_share._say") as said:
             compile_share(wanted, 0, 1)
         lines = [call.args[0] for call in said.call_args_list]
         hits = [line.startswith(FOUND) for line in lines if line.startswith((ENDS, FOUND))]

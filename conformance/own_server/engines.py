@@ -15,12 +15,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "conformance", "openapi"))
 GIB = str(1 << 30)
+VLLM = ("--engine", "vllm", "--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true")
+WORKERS = "vllm_workers"
 SERVER_TESTS = ("tests/server/tools/test_constrained_calls.py", "tests/server/tools/test_agent_loop.py")
 """Structured output, tools, and conversations with the official client, over chat, completions and Responses."""
 OWN_TESTS = {
@@ -46,10 +49,10 @@ def main(names: Sequence[str]) -> int:
     """Try the engines of these names; return 0 if everything passes on all."""
     sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
     with tempfile.TemporaryDirectory() as folder:
-        models = _Models(Path(folder))
+        models = cache(lambda: _Models(Path(folder)))
         lines: list[str] = []
-        for name in names or ("transformers", "llama_cpp", "vllm", "vllm_workers"):
-            for part, status in _tried(name, models):
+        for name in names or ("transformers", "llama_cpp", "vllm", WORKERS):
+            for part, status in _tried_workers() if name == WORKERS else _tried(name, models()):
                 lines.append(f"{name}: {part}: {'passes' if status == 0 else f'fails with status {status}'}")
                 print(lines[-1], flush=True)
     print("\n".join(["", *lines]))
@@ -73,28 +76,16 @@ class _Models:
 
 def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     """Run every suite on an engine; yield its title and its exit status."""
-    workers = name == "vllm_workers"
-    name = "vllm" if workers else name
     python = _vllm_python() if name == "vllm" else Path(sys.executable)
     gguf = name == "llama_cpp"
-    sources = [SOURCES] if gguf else [SOURCES, *_torchvision(python)]
-    variables = {
-        **os.environ,
+    variables = _variables(python, () if gguf else _torchvision(python)) | {
         "PLUMBLINE_ENGINES": "thorough",
         "PLUMBLINE_TEST_ENGINE": name,
         "PLUMBLINE_TEST_MODEL": str(models.pocket_gguf) if gguf else "",
-        "PYTHONPATH": os.pathsep.join(sources),
-        "VLLM_NO_USAGE_STATS": "1",
-        # vLLM compiles with programs of its own environment.
-        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
     }
     serve = [] if gguf else ["--engine", name]
     if name == "vllm":
-        serve += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
-    if workers:
-        first, *_, last = sorted(os.sched_getaffinity(0))
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = f"{first}|{last}"
-        serve.append("tensor_parallel_size=2")
+        serve = [*VLLM]
     pocket = ["--model", str(models.pocket_gguf)] if gguf else []
     scripted = ["--model", str(models.scripted_gguf)] if gguf else []
     own = OWN_TESTS[name]
@@ -106,8 +97,35 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
         "judge": ["conformance/own_server/check.py", "--serve", *pocket, *serve],
         "fuzz": ["conformance/own_server/fuzz.py", "--examples", EXAMPLES, "--serve", *pocket, *serve],
     }
-    if workers:
-        suites = {"workers": [*PYTEST, "tests/faults/test_workers.py"], "judge": suites["judge"]}
+    yield from _run(suites, python, variables)
+
+
+def _tried_workers() -> Iterator[tuple[str, int]]:
+    """Kill one of two workers of vLLM, and judge two; see `_tried`."""
+    python = _vllm_python()
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    variables = _variables(python, _torchvision(python)) | {"VLLM_CPU_OMP_THREADS_BIND": f"{first}|{last}"}
+    suites = {
+        "tests of workers": [*PYTEST, "tests/faults/test_workers.py"],
+        "judge": ["conformance/own_server/check.py", "--serve", *VLLM, "tensor_parallel_size=2"],
+    }
+    yield from _run(suites, python, variables)
+
+
+def _variables(python: Path, folders: Sequence[str]) -> dict[str, str]:
+    """Return the environment of suites."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([SOURCES, *folders]),
+        "VLLM_NO_USAGE_STATS": "1",
+        # vLLM compiles with programs of its own environment.
+        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+    }
+
+
+def _run(
+    suites: Mapping[str, list[str]], python: Path, variables: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
     for title, suite in suites.items():
         yield title, subprocess.run([python, *suite], env=variables, cwd=ROOT, check=False).returncode
 

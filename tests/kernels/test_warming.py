@@ -19,9 +19,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from plumbline.port.progress import LoadProgress, watched
-from plumbline.server.loading.warming import ahead
-from plumbline.server.loading.warming.ahead import Compiled, CompilerError, Compilers
-from plumbline.server.loading.warming.process import Job, compile_share
+from plumbline.server.loading.native import compilers as ahead
+from plumbline.server.loading.native.compile_share import Job, compile_share
+from plumbline.server.loading.native.compilers import Compiled, CompilerError, Compilers
 
 triton = pytest.importorskip("triton")
 
@@ -149,7 +149,7 @@ def test_a_warm_cache_means_that_a_start_compiles_nothing(
     hits: list[bool] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            "plumbline.server.loading.warming.process._say",
+            "plumbline.server.loading.native.compile_share._say",
             lambda line: hits.append(line.startswith("found ")) if not line.startswith("begins ") else None,
         )
         compile_share(job, 0, 1)

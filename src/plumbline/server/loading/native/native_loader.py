@@ -31,6 +31,8 @@ from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.engines.native.warm import warm_up
 from plumbline.server.loading.adapter_ranks import largest_rank
+from plumbline.server.loading.native.compile_share import Job
+from plumbline.server.loading.native.compilers import CompilerError, Compilers
 from plumbline.server.loading.native.memory import (
     adapter_bytes,
     check_device_memory,
@@ -49,8 +51,6 @@ from plumbline.server.loading.native.native_model import (
     device_of,
     native_dtype,
 )
-from plumbline.server.loading.warming.ahead import CompilerError, Compilers
-from plumbline.server.loading.warming.process import Job
 from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels._backend import capability_of, num_compiled
 from plumbline_kernels.cpu.library import Library

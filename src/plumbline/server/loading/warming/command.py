@@ -14,7 +14,7 @@ from plumbline_conformance.console.streams import put
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from plumbline.server.loading.warming.process import Job
+    from plumbline.server.loading.native.compile_share import Job
     from plumbline.server.settings import Settings
 
 __all__ = ["WarmCommand"]
@@ -45,7 +45,7 @@ class WarmCommand(Command, frozen=True, kw_only=True):
         """Compile them."""
         from plumbline.engines.native.models import UnsupportedModelError
         from plumbline.server.loading.model_files import find_files
-        from plumbline.server.loading.warming.ahead import CompilerError, Compilers, cache_folder
+        from plumbline.server.loading.native.compilers import CompilerError, Compilers, cache_folder
         from plumbline.server.settings import Settings
 
         capability = _capability(self.target)
@@ -78,9 +78,9 @@ def _job(settings: Settings, folder: Path, capability: int, max_model_len: int |
     """
     from plumbline.engines.native.models import UnsupportedModelError
     from plumbline.engines.native.models.support import kernels_problem
+    from plumbline.server.loading.native.compile_share import Job
     from plumbline.server.loading.native.memory import BLOCK_SIZE, num_batched_tokens
     from plumbline.server.loading.native.native_model import describe_model
-    from plumbline.server.loading.warming.process import Job
 
     model = describe_model(settings, folder, None)
     if (problem := kernels_problem(model.description)) is not None:

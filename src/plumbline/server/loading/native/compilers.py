@@ -24,7 +24,7 @@ import msgspec
 import plumbline_kernels
 from plumbline.engines import native
 from plumbline.port.progress import report
-from plumbline.server.loading.warming.process import BEGINS, ENDS, FOUND, Job
+from plumbline.server.loading.native.compile_share import BEGINS, ENDS, FOUND, Job
 from plumbline_kernels.cpu.library import usable_cores
 
 __all__ = ["Compiled", "CompilerError", "Compilers", "cache_folder"]
@@ -89,7 +89,7 @@ class Compilers:
         if self._mark.exists():
             return
         if command is None:
-            module = "plumbline.server.loading.warming.process"
+            module = "plumbline.server.loading.native.compile_share"
             command = (sys.executable, "-m", module, msgspec.json.encode(job).decode())
         count = max(1, min(usable_cores(), _MOST))
         self._processes = [

@@ -1,7 +1,7 @@
-"""Compile a share of a model's GPU kernels into Triton's cache: `python -m …process JOB SHARE`, without a GPU.
+"""Compile a share of a model's GPU kernels into Triton's cache, without a GPU: `python -m …compile_share JOB SHARE COUNT`.
 
 Each of several processes goes through the same steps of the model and compiles the variants of its share, so that none
-waits for another. Lines on standard output say which kernel begins and ends, for `ahead.Compilers`.
+waits for another. Lines on standard output say which kernel begins and ends, for `compilers.Compilers`.
 """
 
 from __future__ import annotations
