@@ -377,7 +377,7 @@ class RemoteEngine:
                 if stream is not None:
                     stream.answers.put_nowait(message)
             case Statistics(stats):
-                if not stats.alive:  # Its process ends, and another one starts: only the link knows when none does.
+                if not stats.alive:  # Its process ends, and another one starts.
                     outage = f"{stats.failure or 'the engine has failed'}; its process starts again"
                     stats = msgspec.structs.replace(stats, alive=True, outage=outage)
                 self._stats, self._statistics = (stats, time.monotonic()), message

@@ -1,4 +1,4 @@
-"""Compile a share of a model's GPU kernels into Triton's cache, without a GPU: `python -m …compile_share JOB SHARE COUNT`.
+"""Compile a share of the GPU kernels of a model into Triton's cache: `python -m …compile_share JOB SHARE COUNT`.
 
 Each of several processes goes through the same steps of the model and compiles the variants of its share, so that none
 waits for another. Lines on standard output say which kernel begins and ends, for `compilers.Compilers`.
