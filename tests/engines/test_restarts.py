@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from plumbline.engines.native import core
 from plumbline.engines.native.core import EngineCore
@@ -115,6 +116,16 @@ async def test_a_lost_device_ends_the_engine_at_the_first_step_that_fails(
         assert "Compile" not in stats.failure
         with pytest.raises(EngineClosedError, match="has failed"):
             await collect(engine, request("in vain"))
+
+
+async def test_a_gpu_has_no_room_for_a_second_cache_beside_that_of_a_step_that_hangs(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(model) as engine:
+        assert engine._renew(abandoned=True) is not None
+        monkeypatch.setattr(ModelRunner, "device", property(lambda _: torch.device("cuda")))
+        assert engine._renew(abandoned=True) is None
+        assert engine._renew(abandoned=False) is not None
 
 
 class Hanging:
