@@ -61,11 +61,10 @@ class WarmCommand(Command, frozen=True, kw_only=True):
             raise OptionError("MODEL", f"does not run on a GPU with our engine: {error}") from error
         except CompilerError as error:
             raise OptionError("MODEL", f"has kernels that cannot be compiled: {error}") from error
-        there = f", {compiled.found} were there" if compiled.found else ""
-        put(
-            f"{compiled.new} kernels for sm_{capability} have been compiled{there}: they are in {cache_folder()} "
-            f"({time.monotonic() - began:.0f} s)."
-        )
+        what = f"{compiled.new} kernels for sm_{capability} are new, and {compiled.found} were there"
+        if not any(compiled):
+            what = f"The kernels for sm_{capability} were there"
+        put(f"{what}: they are in {cache_folder()} ({time.monotonic() - began:.0f} s).")
         put("On another machine put them there too, or name the folder in TRITON_CACHE_DIR.")
         return 0
 
