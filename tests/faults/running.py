@@ -83,6 +83,7 @@ def running(
     output: IO[bytes] | None = None,
     before: Callable[[], None] | None = None,
     settings: Sequence[str] = ("--shutdown-timeout=5", "--served-model-name=pocket"),
+    patience: float = 120,
 ) -> Iterator[Running]:
     """Run a server with the pocket model, and kill it afterwards if it has not ended.
 
@@ -93,6 +94,7 @@ def running(
         output: where its output goes instead of the log.
         before: called in the process before the server starts.
         settings: options that a test may replace.
+        patience: seconds until it must be ready.
     """
     port = port or free_port()
     log = folder / "server.log"
@@ -105,7 +107,7 @@ def running(
         )
         found = Running(process, port, log)
         try:
-            wait_for(found.is_ready, log=found)
+            wait_for(found.is_ready, patience, log=found)
             yield found
         finally:
             if process.poll() is None:
