@@ -73,7 +73,7 @@ def _lower(x, high):
 
 @jit
 def _inputs_times(a, b, SPLIT: tl.constexpr):
-    """Return inputs times inputs. Those of 16 bits have one precision, and AMD's compiler refuses the name of another."""
+    """Return inputs times inputs. Those of 16 bits have one precision: AMD's compiler refuses the name of another."""
     if SPLIT:
         product = tl.dot(a, b)
     else:
