@@ -8,6 +8,7 @@ from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import CompileCase, capability_of, check, next_power_of_2, tuning
+from plumbline_kernels.attention._exact import launch_exact
 from plumbline_kernels.attention._kernels import attend_kernel, reduce_kernel
 
 __all__ = ["MAX_SEGMENTS", "compile_cases", "launch", "num_segments", "reduce"]
@@ -39,6 +40,10 @@ def launch(
     # Padding rows stay zero; a step of decodes alone has none.
     empty = torch.empty if num_decodes == len(q) else torch.zeros
     out = empty(q.shape, dtype=q.dtype, device=q.device)
+    if batch.exact:
+        tiled = tiled and window is not None
+        launch_exact(q, k_cache, v_cache, out, batch, scale, window or 0, softcap, sinks, tiled)
+        return out
     scores = _Scores(scale, window or 0, softcap, sinks, tiled and window is not None)
     if num_decodes:
         _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scores, True)

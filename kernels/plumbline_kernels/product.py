@@ -1,0 +1,164 @@
+"""Multiply rows with a weight so that a row has the same bits whatever other rows there are (Triton).
+
+cuBLAS chooses tiles, and parts of the inputs, by the number of rows, so the sums of a row are added in an order that
+depends on the others. Here every result is one chain of sums over the inputs in their order, in the accumulator of one
+kind of matrix instruction. Tiles of any size add up the same chain, so that decodes and prompts still have tiles of
+their own; only the inputs are never cut. A warp group multiplies 64 rows at least: with fewer, sm_90 would use another
+instruction.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from plumbline_kernels._backend import CompileCase, capability_of, cdiv, check, jit, tl, tuning
+
+__all__ = ["compile_cases", "product", "tiles_for"]
+
+_FULL = 128
+"""Programs that fill a GPU."""
+_ROWS = 64
+"""Up to so many rows are read once by each program; more take larger tiles."""
+
+
+@jit
+def _product_kernel(
+    x_ptr,  # [B, T, IN]
+    weight_ptr,  # [B, OUT, IN]
+    bias_ptr,  # [OUT], read if BIAS
+    out_ptr,  # [B, T, OUT]
+    tokens,
+    outputs,
+    inputs,
+    x_stride,
+    weight_stride,
+    out_stride,
+    x_part_stride,  # of B
+    weight_part_stride,
+    out_part_stride,
+    BIAS: tl.constexpr,
+    WHOLE: tl.constexpr,  # whether inputs are a multiple of BLOCK_K
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,  # blocks of rows that share blocks of the weight in the L2 cache
+):
+    part = tl.program_id(1).to(tl.int64)
+    blocks_m = tl.cdiv(tokens, BLOCK_M)
+    blocks_n = tl.cdiv(outputs, BLOCK_N)
+    group = tl.program_id(0) // (GROUP * blocks_n)
+    inside = tl.program_id(0) % (GROUP * blocks_n)
+    rows_left = tl.minimum(blocks_m - group * GROUP, GROUP)
+    row = (group * GROUP + inside % rows_left) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = inside // rows_left * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    row_mask = row < tokens
+    column_mask = column < outputs
+    x = x_ptr + part * x_part_stride + row[:, None].to(tl.int64) * x_stride + k[None, :]
+    weight = (
+        weight_ptr + part * weight_part_stride + column[None, :].to(tl.int64) * weight_stride + k[:, None]
+    )
+    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    for start in range(0, inputs, BLOCK_K):
+        if WHOLE:
+            a = tl.load(x, mask=row_mask[:, None], other=0.0)
+            b = tl.load(weight, mask=column_mask[None, :], other=0.0)
+        else:
+            left = k < inputs - start
+            a = tl.load(x, mask=row_mask[:, None] & left[None, :], other=0.0)
+            b = tl.load(weight, mask=column_mask[None, :] & left[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+        x += BLOCK_K
+        weight += BLOCK_K
+    if BIAS:
+        acc += tl.load(bias_ptr + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+    out = out_ptr + part * out_part_stride + row[:, None].to(tl.int64) * out_stride + column[None, :]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return x @ weight.T + bias with the same bits for a row in any batch.
+
+    Args:
+        x: [T, in], or [B, T, in] for as many products; the last dimension is contiguous, as everywhere here.
+        weight: [out, in], or [B, out, in].
+        bias: [out].
+        out: [T, out] or [B, T, out], where the result goes; a new tensor if there is none.
+    """
+    check(x.dim() == weight.dim() and x.dim() in (2, 3), "product: x and weight must have as many dimensions")
+    check(x.shape[-1] == weight.shape[-1], "product: x and weight must have as many inputs")
+    check(x.dtype == weight.dtype, "product: x and weight must share a dtype")
+    check(x.stride(-1) == weight.stride(-1) == 1, "product: rows of x and weight must be contiguous")
+    *parts, tokens, inputs = x.shape
+    outputs = weight.shape[-2]
+    if out is None:
+        out = torch.empty((*parts, tokens, outputs), dtype=x.dtype, device=x.device)
+    if not tokens:
+        return out
+    config = tiles_for(tokens, outputs, x.dtype, capability_of(x.device))
+    blocks = cdiv(tokens, config["block_m"]) * cdiv(outputs, config["block_n"])
+    _product_kernel[(blocks, *(parts or (1,)))](
+        x,
+        weight,
+        out if bias is None else bias,
+        out,
+        tokens,
+        outputs,
+        inputs,
+        x.stride(-2),
+        weight.stride(-2),
+        out.stride(-2),
+        x.stride(0) if parts else 0,
+        weight.stride(0) if parts else 0,
+        out.stride(0) if parts else 0,
+        BIAS=bias is not None,
+        WHOLE=inputs % config["block_k"] == 0,
+        BLOCK_M=config["block_m"],
+        BLOCK_N=config["block_n"],
+        BLOCK_K=config["block_k"],
+        GROUP=8,
+        num_warps=config["num_warps"],
+        num_stages=config["num_stages"],
+    )
+    return out
+
+
+def tiles_for(tokens: int, outputs: int, dtype: torch.dtype, capability: int = 90) -> dict[str, int]:
+    """Return the largest tiles that still fill a GPU; those of the most rows grow last."""
+    if dtype == torch.float32:
+        return tuning("product_fp32")
+    kind, widths = ("decode", (64, 32, 16)) if tokens <= _ROWS else ("prefill", (256, 128, 64, 32))
+    found: dict[str, int] = {}
+    for width in widths:
+        found = tuning(f"product_{kind}_{width}", capability)
+        if cdiv(tokens, found["block_m"]) * cdiv(outputs, found["block_n"]) >= _FULL:
+            break
+    return found
+
+
+def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
+    """Yield the tiles of decodes and prompts, with and without a rest of the inputs."""
+    names = [f"decode_{width}" for width in (16, 32, 64)]
+    names += [f"prefill_{width}" for width in (32, 64, 128, 256)]
+    for name in (*names, "fp32"):
+        config, kind = tuning(f"product_{name}", capability), "*fp32" if name == "fp32" else "*bf16"
+        strides = (
+            "x_stride",
+            "weight_stride",
+            "out_stride",
+            "x_part_stride",
+            "weight_part_stride",
+            "out_part_stride",
+        )
+        for whole in (True, False):
+            yield CompileCase(
+                f"product {name}{'' if whole else ' with a rest'}",
+                _product_kernel,
+                {f"{tensor}_ptr": kind for tensor in ("x", "weight", "bias", "out")}
+                | dict.fromkeys(("tokens", "outputs", "inputs", *strides), "i32"),
+                {"BIAS": not whole, "WHOLE": whole, "GROUP": 8}
+                | {each.upper(): config[each] for each in ("block_m", "block_n", "block_k")},
+                config,
+                () if name == "fp32" else ("wgmma",),
+            )
