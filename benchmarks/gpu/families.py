@@ -19,7 +19,7 @@ from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["family_cases", "family_difference", "graph_difference"]
+__all__ = ["Kept", "family_cases", "family_difference", "graph_difference"]
 
 _STEPS: tuple[tuple[list[int], list[int], list[int], list[int], list[int], int], ...] = (
     ([3, 9, 4, 7, 7], [0, 5], [5], [8, 9, 10, 11, 12], [0, 1, 2, 3, 4], 0),
@@ -80,7 +80,7 @@ def _logits(model: Any, device: torch.device) -> Iterator[Tensor]:
         yield model.compute_logits(model.forward(whole(tokens), batch, caches)[: starts[-1]])
 
 
-class _Kept:
+class Kept:
     """A recorder without a GPU: it keeps the call, and a replay runs it again."""
 
     def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
@@ -103,7 +103,7 @@ def graph_difference(case: Any, make: Maker) -> float:
         describe(json.loads(case.config().to_json_string())), seed=1, dtype=make.dtype, device=device
     )
     caches = model.allocate_kv(16, 8, num_states=4)
-    recorder: LaunchRecorder = CudaRecorder() if device.type == "cuda" else _Kept()
+    recorder: LaunchRecorder = CudaRecorder() if device.type == "cuda" else Kept()
     graphs = StepGraphs(
         lambda token_ids, batch: model.compute_logits(model.forward(token_ids, batch, caches)),
         Capture(recorder, 4, 5),

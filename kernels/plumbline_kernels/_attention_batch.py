@@ -71,9 +71,9 @@ class AttentionBatch:
     num_decodes: int = 0
     """The first `num_decodes` sequences have query_len 1; the rest are prefill chunks."""
     exact: bool = False
-    """On CPU: give every query the same bits in any batch and any chunking, decoded or prefilled. Without `exact`, only
-    decodes with up to two query heads per key head have that property; others may differ in the last bits. It slows
-    prefill down: about 1.5 times the time for 256 tokens, three times for 2,000."""
+    """Give every token the same bits in any batch and any chunking, decoded or prefilled. Without it on a CPU, only
+    decodes with up to two query heads per key head have that property; others may differ in the last bits. There it
+    slows prefill down: about 1.5 times the time for 256 tokens, three times for 2,000."""
     reach: Tensor | None = None
     """int64 [num_tokens]: the last position that each new token attends to, which is its own or a later one of the same
     step, as within an image. Values never decrease within a sequence. None: all attend up to their own position."""

@@ -112,14 +112,16 @@ class GroupedExperts(NamedTuple):
     activate: Callable[[Tensor], Tensor]
 
 
-def launch(x: Tensor, weights: Tensor, chosen: Tensor, experts: GroupedExperts) -> Tensor:
+def launch(
+    x: Tensor, weights: Tensor, chosen: Tensor, experts: GroupedExperts, exact: bool = False
+) -> Tensor:
     """Compute `mix`; the results of a token are added in the order of its choice."""
     if not len(x):
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    block_m = _block_m(experts, chosen.numel(), x.device)
+    config = _config(experts.gate_up, _kind(experts, chosen.numel(), exact), x.device)
     # A column of a wider tensor stays one when it is flattened.
-    groups = group(chosen.contiguous(), experts.gate_up.shape[0], block_m)
-    return _mixed(x, weights.contiguous(), groups, experts, torch.float32)
+    groups = group(chosen.contiguous(), experts.gate_up.shape[0], config["block_m"])
+    return _mixed(x, weights.contiguous(), groups, experts, torch.float32, exact)
 
 
 def launch_routed(
@@ -129,25 +131,31 @@ def launch_routed(
     correction: Tensor | None,
     experts: GroupedExperts,
     dtype: torch.dtype,
+    exact: bool = False,
 ) -> Tensor:
     """Compute `mix_routed`."""
     if not len(x):
         return torch.zeros(x.shape, dtype=dtype, device=x.device)
-    block_m = _block_m(experts, len(x) * routing.top_k, x.device)
-    weights, groups = route_and_group(logits.contiguous(), routing, correction, block_m)
-    return _mixed(x, weights, groups, experts, dtype)
+    config = _config(experts.gate_up, _kind(experts, len(x) * routing.top_k, exact), x.device)
+    weights, groups = route_and_group(logits.contiguous(), routing, correction, config["block_m"], exact)
+    return _mixed(x, weights, groups, experts, dtype, exact)
 
 
-def _block_m(experts: GroupedExperts, rows: int, device: torch.device) -> int:
-    kind = _kind(rows, experts.gate_up.shape[0])
-    return _config(experts.gate_up, kind, device)["block_m"]
+def _kind(experts: GroupedExperts, rows: int, exact: bool) -> str:
+    """Return the tiles for so many rows.
+
+    Exact ones are multiplied by one kind of instruction, the warp groups of sm_90, whatever the tiles are. Narrow
+    weights are scaled after each tile of inputs, so their tiles are always the same.
+    """
+    if exact and any(isinstance(each, NarrowWeight) for each in (experts.gate_up, experts.down)):
+        return "prefill"
+    few = "exact" if exact else "decode"
+    return few if rows <= 16 * experts.gate_up.shape[0] else "prefill"
 
 
-def _kind(rows: int, number: int) -> str:
-    return "decode" if rows <= 16 * number else "prefill"
-
-
-def _mixed(x: Tensor, weights: Tensor, groups: Groups, experts: GroupedExperts, dtype: torch.dtype) -> Tensor:
+def _mixed(
+    x: Tensor, weights: Tensor, groups: Groups, experts: GroupedExperts, dtype: torch.dtype, exact: bool
+) -> Tensor:
     """Return the weighted sums of experts' results, by two grouped products."""
     check(x.stride(1) == 1, "mix: rows of x must be contiguous")
     parts = [
@@ -155,7 +163,7 @@ def _mixed(x: Tensor, weights: Tensor, groups: Groups, experts: GroupedExperts, 
     ]
     check(all(each.is_contiguous() for each in parts), "mix: the experts' weights must be contiguous")
     top_k, rows = weights.shape[1], len(groups.order)
-    kind = _kind(rows, experts.gate_up.shape[0])
+    kind = _kind(experts, rows, exact)
     block_m = _config(experts.gate_up, kind, x.device)["block_m"]
     hidden = torch.empty(rows, experts.gate_up.shape[1], dtype=x.dtype, device=x.device)
     _product(x, experts.gate_up, experts.gate_up_bias, hidden, groups, None, top_k, kind, block_m)

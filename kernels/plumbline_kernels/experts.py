@@ -97,6 +97,7 @@ def mix(
     down: Tensor | NarrowWeight,
     down_bias: Tensor | None,
     activate: Callable[[Tensor], Tensor],
+    exact: bool = False,
 ) -> Tensor:
     """Return the weighted sums of the chosen experts' results, fp32 [T, D].
 
@@ -109,12 +110,13 @@ def mix(
         down: [E, D, I], with a bias [E, D].
         down_bias: see `down`.
         activate: the activation, [rows, 2 * I] to [rows, I].
+        exact: whether a token must have the same bits in any batch; on a CPU the linear layers decide it.
     """
     check(x.dim() == 2 and weights.shape == chosen.shape, "mix: x must be [T, D], weights and chosen [T, k]")
     check(gate_up.shape[2] == x.shape[1] == down.shape[1], "mix: experts must have the width of x")
     if use_triton(x):
         experts = _experts_triton.GroupedExperts(gate_up, gate_up_bias, down, down_bias, activate)
-        return _experts_triton.launch(x, weights, chosen, experts)
+        return _experts_triton.launch(x, weights, chosen, experts, exact)
 
     def projections(matrices: Tensor | NarrowWeight, biases: Tensor | None) -> list[Linear]:
         shifts = [None] * matrices.shape[0] if biases is None else list(biases)
@@ -140,6 +142,7 @@ def mix_routed(
     down_bias: Tensor | None,
     activate: Callable[[Tensor], Tensor],
     dtype: torch.dtype = torch.float32,
+    exact: bool = False,
 ) -> Tensor:
     """Return `mix` of x by the experts that `route` chooses, in a type, with as few launches as there can be.
 
@@ -154,12 +157,13 @@ def mix_routed(
         down_bias: see `mix`.
         activate: see `mix`.
         dtype: of the result, which is summed in fp32.
+        exact: see `mix`.
     """
     if use_triton(x) and takes(routing):
         experts = _experts_triton.GroupedExperts(gate_up, gate_up_bias, down, down_bias, activate)
-        return _experts_triton.launch_routed(x, logits, routing, correction, experts, dtype)
+        return _experts_triton.launch_routed(x, logits, routing, correction, experts, dtype, exact)
     weights, chosen = route(logits, routing, correction)
-    return mix(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate).to(dtype)
+    return mix(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate, exact).to(dtype)
 
 
 def mix_torch(

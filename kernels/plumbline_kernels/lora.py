@@ -32,7 +32,9 @@ def padded_rank(rank: int) -> int:
     return -(-rank // _RANK_STEP) * _RANK_STEP
 
 
-def lora_add(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows) -> Tensor:
+def lora_add(
+    x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows, exact: bool = False
+) -> Tensor:
     """Add the products of adapters to y in place, and return it.
 
     Args:
@@ -41,13 +43,14 @@ def lora_add(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRow
         down: [slots, rank, in], contiguous; adapters of lower rank are padded with zeros.
         up: [slots, out, rank], contiguous, with the scale of each adapter.
         adapted: which rows have which adapter.
+        exact: whether a row must have the same bits in any batch.
     """
     slots, rank, inputs = down.shape
     check(x.dim() == y.dim() == 2 and x.dtype in FLOATS, "lora_add: x and y must be 2-D float tensors")
     check(up.shape == (slots, y.shape[1], rank), "lora_add: up must be [slots, out, rank]")
     check(inputs == x.shape[1] and len(x) == len(y), "lora_add: down must be [slots, rank, in]")
     if use_triton(x):
-        return _launch(x, y, down, up, adapted)
+        return _launch(x, y, down, up, adapted, exact)
 
     def project(matrix: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda rows: rows @ matrix.t()
@@ -151,17 +154,19 @@ def _expand_kernel(
     tl.store(to, y.to(y_ptr.dtype.element_ty), mask=both)
 
 
-def _launch(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows) -> Tensor:
+def _launch(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows, exact: bool) -> Tensor:
     """Compute `lora_add` with two kernels."""
     check(x.stride(1) == y.stride(1) == 1, "lora_add: rows of x and y must be contiguous")
     check(down.is_contiguous() and up.is_contiguous(), "lora_add: the adapters' weights must be contiguous")
     count, rank, inputs, outputs = len(adapted.rows), down.shape[1], x.shape[1], y.shape[1]
     if not count:
         return y
-    config = _config(count)
+    # All rows of a GPU's warp group, and as many parts of a sum, for any number of rows.
+    config = tuning("lora_prefill") if exact else _config(count)
     block_m, block_r = config["block_m"], config["block_r"]
     blocks = adapted.blocks(block_m)
-    splits = _num_splits(len(blocks.slots) * cdiv(rank, block_r), cdiv(inputs, config["block_k"]))
+    programs = 1 if exact else len(blocks.slots) * cdiv(rank, block_r)
+    splits = _num_splits(programs, cdiv(inputs, config["block_k"]))
     given = adapted.rows, blocks.slots, blocks.starts, blocks.ends
     hidden = torch.empty((splits, count, rank), dtype=torch.float32, device=x.device)
     launch_options = {"num_warps": config["num_warps"], "num_stages": config["num_stages"]}

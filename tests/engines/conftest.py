@@ -14,6 +14,7 @@ import torch
 from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler, Matcher
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine_config import EngineConfig
+from plumbline.engines.native.graphs import Capture, LaunchRecorder
 from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner, NullRunner
 from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
@@ -155,8 +156,8 @@ def config(**changes: Any) -> EngineConfig:
     return EngineConfig(**{**values, **changes})
 
 
-def build_engine(model: Transformer, **changes: Any) -> Driver:
-    """Return an engine on a model; keyword arguments change its config."""
+def build_engine(model: Transformer, recorder: LaunchRecorder | None = None, **changes: Any) -> Driver:
+    """Return an engine on a model, with graphs of decodes by a recorder; keyword arguments change its config."""
     limits = config(**changes)
     runner = ModelRunner(
         model,
@@ -164,6 +165,9 @@ def build_engine(model: Transformer, **changes: Any) -> Driver:
         block_size=limits.block_size,
         device=torch.device("cpu"),
         num_states=limits.max_num_seqs + limits.num_snapshots,
+        capture=recorder
+        and Capture(recorder, limits.max_num_seqs, limits.blocks_per_sequence, limits.batch_invariant),
+        exact=limits.batch_invariant,
     )
     # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
     return Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))

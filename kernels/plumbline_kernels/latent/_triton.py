@@ -206,7 +206,8 @@ def launch_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
     blocks = cdiv(heads, config["block_m"])
     # Padding rows stay zero.
     out = torch.zeros(tokens, heads, rank, dtype=q.dtype, device=q.device)
-    segments = num_segments(tokens * blocks, batch.max_seq_len, config["tile"])
+    # How keys are cut would depend on the other tokens.
+    segments = 1 if batch.exact else num_segments(tokens * blocks, batch.max_seq_len, config["tile"])
     parts, maxima, sums = out, out, out
     if segments > 1:
         parts = torch.zeros(tokens, heads, segments, rank, dtype=torch.float32, device=q.device)

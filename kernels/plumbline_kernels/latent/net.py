@@ -13,6 +13,7 @@ from plumbline_kernels._backend import check, use_triton
 from plumbline_kernels.attention import paged_attention_torch
 from plumbline_kernels.latent import _triton
 from plumbline_kernels.norm import rms_norm_torch, twice
+from plumbline_kernels.product import product
 from plumbline_kernels.rope_kv import RopePlan, plan_rope
 
 __all__ = [
@@ -102,6 +103,8 @@ def _rotate(x: Tensor, plan: RopePlan) -> Tensor:
 
 def _by_head(x: Tensor, weights: Tensor, exact: bool) -> Tensor:
     """Multiply each head of x [T, H, in] with its matrix [H, in, out]; a product of one row has one order of sums."""
+    if exact and use_triton(x):
+        return product(x.transpose(0, 1), weights.transpose(1, 2)).transpose(0, 1)
     if exact and len(x) > 1:
         return torch.cat([_by_head(row, weights, exact) for row in torch.split(x, 1)])
     return torch.bmm(x.transpose(0, 1), weights).transpose(0, 1)

@@ -157,7 +157,7 @@ def takes(routing: Routing) -> bool:
 
 
 def route_and_group(
-    logits: Tensor, routing: Routing, correction: Tensor | None, block_m: int
+    logits: Tensor, routing: Routing, correction: Tensor | None, block_m: int, exact: bool = False
 ) -> tuple[Tensor, Groups]:
     """Choose the experts of tokens as `experts.route` does, and group their rows.
 
@@ -166,6 +166,7 @@ def route_and_group(
         routing: one that `takes` allows.
         correction: fp32 [E].
         block_m: rows of a block.
+        exact: whether a token must have the same bits in any batch: then all programs have as many tokens.
 
     Returns:
         Weights, fp32 [T, top_k], and the rows by expert.
@@ -174,7 +175,7 @@ def route_and_group(
     padded = max(next_power_of_2(number), 2)
     # Powers of four, so that there are few variants.
     block_t = 1 << (next_power_of_2(tokens).bit_length() // 2 * 2)
-    grouped = block_t * padded <= _MOST_NUMBERS
+    grouped = block_t * padded <= _MOST_NUMBERS and not exact
     if not grouped:
         block_t = max(_MOST_NUMBERS // padded // 2, 1)
     weights = torch.empty(tokens, routing.top_k, dtype=torch.float32, device=device)

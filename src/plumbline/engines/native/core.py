@@ -65,8 +65,10 @@ class EngineCore(RequestCore):
             snapshots = StateSnapshots(config.max_num_seqs, config.num_snapshots, config.block_size)
         elif runner.has_states:
             config = msgspec.structs.replace(config, enable_prefix_caching=False)
-        # A state cannot go back to where a proposal was wrong.
-        speculates = config.speculation and runner.is_exact and not runner.has_states
+        # A state cannot go back to where a proposal was wrong. On a GPU last bits depend on the batch in any case, unless
+        # it is exact, so a token that is verified is as good as one that is drawn alone.
+        verifies = runner.is_exact or runner.device.type == "cuda"
+        speculates = config.speculation and verifies and not runner.has_states
         speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
         self.scheduler = Scheduler(config, self._pace, speculator, snapshots)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
@@ -106,7 +108,8 @@ class EngineCore(RequestCore):
         if launched is not None and any(entry.state.slot >= 0 for entry in launched[0].entries):
             plan, tokens = launched
             self._launched = self._follow(plan, tokens)
-            self._settle(plan, Drawn(tokens.wait(), [None] * len(plan.entries)))
+            drawn = tokens.wait()
+            self._settle(plan, Drawn(drawn, [None] * len(drawn)))
             self._count(plan, began)
             return
         plan = self.scheduler.plan()
@@ -183,8 +186,8 @@ class EngineCore(RequestCore):
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
         for entry in plan.entries:
             state = entry.state
+            drawn_here = [next(draws) for _ in range(1 + len(entry.proposal.tokens))] if entry.draws else []
             if state.slot < 0:  # It has ended or paused since the launch.
-                next(draws)
                 continue
             if not entry.proposal.tokens:
                 self.scheduler.advance(entry)
@@ -192,7 +195,7 @@ class EngineCore(RequestCore):
                 self._runner.copy_state(state.slot, row)
             if not entry.draws:
                 continue
-            token = self._take_draws(entry, [next(draws) for _ in range(1 + len(entry.proposal.tokens))])
+            token = self._take_draws(entry, drawn_here)
             if state.finish_reason is None:
                 slots.append(state.slot)
                 last_tokens.append(token)

@@ -90,6 +90,8 @@ class Capture(NamedTuple):
     recorder: LaunchRecorder
     max_num_seqs: int
     blocks_per_sequence: int
+    exact: bool = False
+    """See `AttentionBatch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class StepGraphs:
         device: torch.device,
     ) -> None:
         self._forward, self._recorder = forward, capture.recorder
-        self._sizes = bucket_sizes(capture.max_num_seqs)
+        self._sizes, self._exact = bucket_sizes(capture.max_num_seqs), capture.exact
         self._max_seq_len, self._state_row = capture.blocks_per_sequence * block_size, state_row
         self._graphs: dict[int, _Graph] = {}
         rows = self._sizes[-1]
@@ -190,6 +192,7 @@ class StepGraphs:
                 max_query_len=1,
                 max_seq_len=self._max_seq_len,
                 num_decodes=size,
+                exact=self._exact,
                 state_rows=self._states[:size],
             )
             return self._logits[:size].copy_(self._forward(self._token_ids[:size], batch))

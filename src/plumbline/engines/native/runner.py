@@ -26,6 +26,7 @@ from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.sampler import Sampler, TokensInFlight
 from plumbline.port.engine import TokenLogprob
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
@@ -123,9 +124,14 @@ class ModelRunner:
         device: torch.device,
         num_states: int = 0,
         capture: Capture | None = None,
+        exact: bool = False,
     ) -> None:
-        """Allocate the cache; with `capture`, decode steps run as graphs, which `graphs` has."""
+        """Allocate the cache; with `capture`, decode steps run as graphs, which `graphs` has.
+
+        With `exact`, all batches must be so (see `AttentionBatch`).
+        """
         self._model = model
+        self._exact = exact
         self._device = device
         self._cache_size, self._num_states = (num_blocks, block_size), num_states
         self._capture = capture
@@ -152,7 +158,7 @@ class ModelRunner:
             )
 
     def _logits(self, token_ids: Tensor, batch: AttentionBatch) -> Tensor:
-        return self._model.compute_logits(self._model.forward(token_ids, batch, self._kv))
+        return self._model.compute_logits(self._model.forward(token_ids, batch, self._kv), self._exact)
 
     @property
     def vocab_size(self) -> int:
@@ -171,8 +177,9 @@ class ModelRunner:
 
     @property
     def is_exact(self) -> bool:
-        """Compiled kernels are."""
-        return self._model.library is not None
+        """Compiled kernels are, and Triton kernels in exact batches."""
+        kernels = self._exact and use_triton(torch.empty(0, device=self._device))
+        return self._model.library is not None or kernels
 
     @property
     def has_states(self) -> bool:
@@ -250,7 +257,7 @@ class ModelRunner:
         """Compute a step of token 0, and the logits of up to `most_rows` rows; no request may run."""
         token_ids = torch.zeros_like(batch.slot_mapping)
         hidden = self._model.forward(token_ids, batch, self._kv)
-        self._model.compute_logits(hidden[:most_rows])
+        self._model.compute_logits(hidden[:most_rows], self._exact)
 
     def can_launch(self, inputs: StepInputs) -> bool:
         """See `Runner.can_launch`."""
@@ -296,7 +303,7 @@ class ModelRunner:
         else:
             all_rows_draw = len(inputs.draw_states) == computed.shape[0]
             drawing = computed if all_rows_draw else computed[inputs.draw_rows]
-            logits = self._model.compute_logits(drawing)
+            logits = self._model.compute_logits(drawing, self._exact)
             if self._shown:
                 _keep_hidden(drawing, inputs.draw_states)
         token_ids, logprobs = self._sampler.draw(
@@ -312,7 +319,8 @@ class ModelRunner:
         entries: list[TokenLogprob] = []
         for start in range(0, len(following), _SCORED_ROWS):
             chosen = torch.tensor(following[start : start + _SCORED_ROWS], dtype=torch.int64)
-            logits = self._model.compute_logits(hidden[row + start : row + start + len(chosen)])
+            scored = hidden[row + start : row + start + len(chosen)]
+            logits = self._model.compute_logits(scored, self._exact)
             tops = [state.sampling.prompt_logprobs or 0] * len(chosen)
             logprobs = torch.log_softmax(logits, dim=-1)
             entries += logprob_rows(logprobs, chosen.to(logits.device), tops, ranks=True)

@@ -19,6 +19,7 @@ from plumbline.engines.native.models.axes import AxisPositions
 from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState, images_within
 from plumbline.engines.sampling.rows import SamplingRows, upload
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.lora import AdapterRows
 
@@ -35,7 +36,7 @@ class StepInputs:
     Attributes:
         token_ids: int64 [num_tokens], the tokens to compute, request after request, decodes first.
         batch: where each of them sits (positions, block tables, lengths).
-        states: the requests of the step, in the order of the rows.
+        states: the requests of the step, in the order of the rows; on a GPU one comes again for each proposed token.
         selection: the tokens whose results are wanted, to draw or to score; None if all are.
         draw_rows: int64 [num_draws], the row of these results whose logits draw a token.
         draw_states: the requests that draw, in the order of `draw_rows`.
@@ -71,6 +72,7 @@ class Slots(SamplingRows):
         self._device = device
         self._block_size = config.block_size
         self._exact = config.batch_invariant
+        self._apart = use_triton(torch.empty(0, device=device))
         self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
         self._num_blocks = [0] * num
         self._last_token = np.zeros(num, dtype=np.int64)
@@ -129,6 +131,11 @@ class Slots(SamplingRows):
             selection_of = None if rows.num_wanted == plan.num_tokens else np.array(wanted, dtype=np.int64)
             draw_rows = np.array(rows.draw_rows, dtype=np.int64)
             draw_slots = np.array([state.slot for state in rows.draw_states], dtype=np.int64)
+            if self._apart and all(entry.proposal.tokens for entry in entries[num_decodes:]):
+                # Proposed tokens are decodes of their own, so that the step can run as a graph.
+                states, slots, starts, num_decodes = rows.draw_states, row, position, len(row)
+                seq_lens, max_query_len = position + 1, 1
+                query_start = np.arange(len(row) + 1, dtype=np.int32)
 
         size = self._block_size
         mapping = self._block_tables[row, position // size] * np.int64(size) + position % size

@@ -83,6 +83,7 @@ def _batch(
         max_query_len=max(prompt, 1),
         max_seq_len=longest,
         num_decodes=decodes,
+        exact=config.batch_invariant,
         state_rows=torch.zeros(sequences, dtype=torch.int64, device=device),
     )
 

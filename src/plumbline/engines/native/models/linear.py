@@ -17,6 +17,7 @@ from torch import Tensor
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library, PackedWeight
 from plumbline_kernels.narrow import NarrowWeight, narrow_linear, pack_narrow
+from plumbline_kernels.product import product
 
 __all__ = ["LayerAdapters", "Linear", "can_pack"]
 
@@ -63,21 +64,23 @@ class Linear:
         else:
             self._weight = weight.contiguous()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map [T, in] to [T, out]."""
+    def __call__(self, x: Tensor, exact: bool = False) -> Tensor:
+        """Map [T, in] to [T, out]; on a GPU with `exact`, a row has the same bits in any batch."""
         if self._narrow is not None:
-            return narrow_linear(x, self._narrow, self.bias)
+            return narrow_linear(x, self._narrow, self.bias, exact)
         if self._packed is None:
             assert self._weight is not None
+            if exact and use_triton(x):
+                return product(x, self._weight, self.bias)
             return F.linear(x, self._weight, self.bias)
         y: Tensor = _linear(x, self._packed, self.bias, "none", [], "")
         return y
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Map [R, in] to fp32 [R, out]."""
+    def logits(self, x: Tensor, exact: bool = False) -> Tensor:
+        """Map [R, in] to fp32 [R, out]; see `__call__`."""
         if self._library is not None and self.packed is not None:
             return self._library.logits(x, self.packed, self.bias)
-        return self(x).float()
+        return self(x, exact).float()
 
 
 class LayerAdapters(Protocol):

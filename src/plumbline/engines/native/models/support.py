@@ -14,7 +14,7 @@ from plumbline.engines.native.models.description import (
 )
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["compiled_problem", "kernels_problem"]
+__all__ = ["compiled_problem", "exact_problem", "kernels_problem"]
 
 _WIDEST_HEAD, _WIDEST_LATENT = 512, 512
 """What the registers of an H200 hold in the attention kernels (tests/kernels/test_compile.py)."""
@@ -69,4 +69,16 @@ def kernels_problem(description: ModelDescription) -> str | None:
                 return f"the Triton kernels have no latents of {mixer.rank} ({_WIDEST_LATENT} at most)"
         elif mixer.head_dim > _WIDEST_HEAD:
             return f"the Triton kernels have no heads of {mixer.head_dim} ({_WIDEST_HEAD} at most)"
+    return None
+
+
+def exact_problem(description: ModelDescription) -> str | None:
+    """Return which part of a model depends on the batch on a GPU in its last bits, or None if none does."""
+    for layer in description.layers:
+        if isinstance(layer.mixer, (DeltaNet, Selective, ShortConv)):
+            return "layers with states compute prompts in other sums than single tokens"
+        if isinstance(layer.feed_forward, Experts):
+            router = layer.feed_forward.router
+            if router.groups > 1 or router.scores == "sparse_mixer" or router.of_inputs or router.by_expert:
+                return "its experts are chosen by torch, whose sums depend on the number of tokens"
     return None

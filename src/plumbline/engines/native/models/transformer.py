@@ -12,8 +12,12 @@ chunks? On CPU, in fp32 and bf16:
 * If the batch is `exact`, every token gives the same bits: any batch, any chunks, decoded or prefilled, any heads.
 * Otherwise logits of prompts may differ in the last bits between chunkings.
 
-This is tested on x86-64 with AVX-512 and depends on the summation order of oneDNN and MKL. On a GPU, and in fp16 on
-CPU, the libraries choose their summation order by the number of rows, so this is not guaranteed.
+This is tested on x86-64 with AVX-512 and depends on the summation order of oneDNN and MKL. In fp16 on CPU the libraries
+choose their summation order by the number of rows, so this is not guaranteed.
+
+On a GPU every token of an `exact` batch gives the same bits, too: kernels of our own take the place of cuBLAS, and
+keys are cut at fixed positions (`support.exact_problem` names the models for which this is not so). Other batches give
+no such promise.
 """
 
 from __future__ import annotations
@@ -384,9 +388,9 @@ class Transformer:
         residual = operations.add(x, residual, factor, scale)
         return residual, residual
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states [R, D] to fp32 logits [R, V]."""
-        logits = self.head.logits(hidden)
+    def compute_logits(self, hidden: Tensor, exact: bool = False) -> Tensor:
+        """Map hidden states [R, D] to fp32 logits [R, V]; `exact` as in `AttentionBatch`."""
+        logits = self.head.logits(hidden, exact)
         if self.description.logits_scale != 1.0:
             logits = logits.mul_(self.description.logits_scale)
         cap = self.description.logits_softcap

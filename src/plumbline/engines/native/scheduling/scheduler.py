@@ -128,14 +128,19 @@ class Scheduler(RequestQueues):
         computed for it then is lost.
 
         Returns:
-            None if the tokens must be known first: a request may be admitted or preempted, all end, or blocks are
-            missing.
+            None if the tokens must be known first: some were proposed or may be proposed after them, a request may be
+            admitted or preempted, all end, or blocks are missing.
         """
         running = [entry for entry in plan.entries if entry.state.slot >= 0]
         going = [entry for entry in running if entry.state.num_tokens + 1 < entry.state.max_len]
         if len(running) != len(self.running) or not going:
             return None
         if self.waiting and (len(going) < len(running) or self._would_move()):
+            return None
+        if self._speculates() and any(
+            entry.proposal.tokens or entry.state.num_tokens + 1 >= entry.state.next_proposal
+            for entry in running
+        ):
             return None
         if not all(self._grow(entry.state, 2) for entry in going):
             return None
@@ -219,7 +224,7 @@ class Scheduler(RequestQueues):
         """
         # All running requests have a token before one has more, and prompts have as much as the proposals.
         spare = (budget - len(self.running)) // 2
-        speculates = self.speculator is not None and len(self.running) <= MOST_SPECULATING
+        speculates = self._speculates()
         position = 0
         while position < len(self.running):
             state = self.running[position]
@@ -241,6 +246,9 @@ class Scheduler(RequestQueues):
                     budget -= count
             position += 1
         return budget
+
+    def _speculates(self) -> bool:
+        return self.speculator is not None and len(self.running) <= MOST_SPECULATING
 
     def _propose(self, state: RequestState, most: int) -> Proposal:
         """Return up to `most` tokens that may follow a request's, with blocks for them."""

@@ -25,6 +25,7 @@ from plumbline.engines.native.models import (
     load_model,
 )
 from plumbline.engines.native.models.gguf import load_gguf
+from plumbline.engines.native.models.support import exact_problem
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
 from plumbline.engines.native.runner import ModelRunner
@@ -87,12 +88,12 @@ def build_native(
         UnsupportedModelError, WeightsError: the model cannot be served.
     """
     device = device_of(settings.device)
-    if settings.batch_invariant and device.type != "cpu":
-        raise OptionError(
-            "--batch-invariant", f"needs --device cpu: on {device} sums depend on the number of rows"
-        )
     model = describe_model(settings, folder, gguf)
     described = model.description
+    if settings.batch_invariant and device.type != "cpu" and (problem := exact_problem(described)):
+        raise OptionError(
+            "--batch-invariant", f"is not possible for this model on {device}: {problem}; --device cpu has it"
+        )
     dtype = native_dtype(settings, model)
     if dtype != described.dtype and settings.dtype == "auto":
         _log.info("the weights are float16: on a CPU they run in bfloat16 (--dtype float16 keeps it)")
@@ -123,7 +124,9 @@ def build_native(
         held = held_bytes(described, config, dtype)
     capture = None
     if graphs:
-        capture = Capture(CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence)
+        capture = Capture(
+            CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence, config.batch_invariant
+        )
     runner = ModelRunner(
         loaded,
         num_blocks=config.num_blocks,
@@ -131,6 +134,7 @@ def build_native(
         device=device,
         num_states=config.max_num_seqs + config.num_snapshots,
         capture=capture,
+        exact=config.batch_invariant,
     )
     adapters = None
     if settings.loras or settings.lora_dir:

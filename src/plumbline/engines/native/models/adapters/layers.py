@@ -19,8 +19,8 @@ __all__ = ["CompiledAdapters", "EagerAdapters", "KernelAdapters", "TorchAdapters
 class EagerAdapters(LayerAdapters, Protocol):
     """Projections that are added in a call of their own."""
 
-    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows) -> None:
-        """Add to y [T, out] what the adapters of the rows of x [T, in] add."""
+    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows, exact: bool) -> None:
+        """Add to y [T, out] what the adapters of the rows of x [T, in] add; see `Linear` for `exact`."""
 
 
 class TorchAdapters:
@@ -41,8 +41,8 @@ class TorchAdapters:
         """See `LayerAdapters`."""
         self._pairs.pop(slot, None)
 
-    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows) -> None:
-        """See `EagerAdapters`."""
+    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows, exact: bool) -> None:
+        """See `EagerAdapters`; packed projections are exact."""
         lora_add_torch(x, y, self._pairs, adapted)
 
 
@@ -89,10 +89,10 @@ class KernelAdapters:
             self._down[slot].zero_()
             self._up[slot].zero_()
 
-    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows) -> None:
+    def add(self, x: Tensor, y: Tensor, adapted: AdapterRows, exact: bool) -> None:
         """See `EagerAdapters`."""
         if self._down is not None and self._up is not None:
-            lora_add(x, y, self._down, self._up, adapted)
+            lora_add(x, y, self._down, self._up, adapted, exact)
 
 
 class CompiledAdapters:

@@ -79,7 +79,7 @@ class KernelStep(Step):
         assert isinstance(down, Stack)
         return partial(
             mix, gate_up=gate_up.weight, gate_up_bias=gate_up.bias, down=down.weight, down_bias=down.bias,
-            activate=activate,
+            activate=activate, exact=self._batch.exact,
         )  # fmt: skip
 
     def experts(
@@ -92,7 +92,7 @@ class KernelStep(Step):
         assert isinstance(down, Stack)
         total = mix_routed(
             x,
-            weights.router((x if asked is None else asked).float()),
+            weights.router((x if asked is None else asked).float(), self._batch.exact),
             weights.routing,
             weights.correction,
             gate_up=gate_up.weight,
@@ -101,8 +101,9 @@ class KernelStep(Step):
             down_bias=down.bias,
             activate=(self.gated if weights.gated else self.plain)[weights.activation],
             dtype=x.dtype if shared is None else torch.float32,
+            exact=self._batch.exact,
         )
-        return add_shared(total, x, weights, shared)
+        return add_shared(total, x, weights, shared, self._batch.exact)
 
     def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
         return gelu_mul(torch.cat((gate, given), 1))

@@ -22,6 +22,7 @@ from plumbline.engines.native.models.operations.interface import (
     TokenInputs,
 )
 from plumbline.engines.native.models.weights import ExpertsWeights, SelectiveWeights, ShortConvWeights
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, RowSelection
 from plumbline_kernels.cpu.library import PackedWeight
 from plumbline_kernels.delta import (
@@ -36,6 +37,7 @@ from plumbline_kernels.delta import (
 from plumbline_kernels.experts import route, spread
 from plumbline_kernels.latent import latent_values_torch
 from plumbline_kernels.norm import add_torch, rms_norm_torch, twice
+from plumbline_kernels.product import product
 from plumbline_kernels.rope_kv import RopePlan, rotate_torch, rotations
 from plumbline_kernels.swiglu import sigmoid_torch, xielu_torch
 
@@ -47,9 +49,9 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Return the weighted sums of experts' results, fp32 [T, D], for rows, their weights and their experts."""
 
 
-def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -> Tensor:
+def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix, exact: bool) -> Tensor:
     """Choose the experts of each token, and return the sum of their results, fp32 [T, D]."""
-    logits = weights.router((x if asked is None else asked).float())
+    logits = weights.router((x if asked is None else asked).float(), exact)
     factors, chosen = route(logits, weights.routing, weights.correction)
     if weights.factors is not None:
         factors = factors * weights.factors[chosen]
@@ -58,14 +60,22 @@ def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -
     return mix(x, factors, chosen)
 
 
-def add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+def add_shared(
+    total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, exact: bool
+) -> Tensor:
     """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
     if shared is not None:
         if weights.shared_gate is not None:
-            # A product with one column would be summed in an order that depends on the number of rows.
-            shared = shared * sigmoid_torch((x.float() * weights.shared_gate).sum(1, keepdim=True))
+            shared = shared * sigmoid_torch(_gate(x.float(), weights.shared_gate, exact))
         total += shared * weights.shared_scale
     return total.to(x.dtype)
+
+
+def _gate(x: Tensor, gate: Tensor, exact: bool) -> Tensor:
+    """Multiply rows with one column; BLAS and torch's sums on a GPU add in an order that depends on their number."""
+    if exact and use_triton(x):
+        return product(x, gate.unsqueeze(0))
+    return (x * gate).sum(1, keepdim=True)
 
 
 class Step:
@@ -119,11 +129,11 @@ class Step:
         return add_torch(x, residual, factor, scale)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        y = layer(x)
+        y = layer(x, self._batch.exact)
         adapted = self._batch.adapters
         if adapted is not None and layer.adapters is not None:
             assert isinstance(layer.adapters, EagerAdapters)
-            layer.adapters.add(x, y, adapted)
+            layer.adapters.add(x, y, adapted, self._batch.exact)
         return y
 
     def attended(self, shape: Attention) -> AttentionBatch:
@@ -166,7 +176,8 @@ class Step:
         self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
     ) -> Tensor:
         mix = self.mix(weights, (self.gated if weights.gated else self.plain)[weights.activation])
-        return add_shared(_mixed(x, weights, asked, mix), x, weights, shared)
+        exact = self._batch.exact
+        return add_shared(_mixed(x, weights, asked, mix, exact), x, weights, shared, exact)
 
     def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
         return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
