@@ -18,15 +18,18 @@ from plumbline_kernels import (
     logits,
     lora,
     norm,
+    product,
     rope_kv,
     routing,
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase, tuning
+from plumbline_kernels.attention import _exact as exact_attention
 from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.delta import _triton as delta
 from plumbline_kernels.devices import CAPABILITIES, gpu_problem, shared_bytes
 from plumbline_kernels.latent import _triton as latent
+from plumbline_kernels.narrow import _exact as exact_narrow
 from plumbline_kernels.narrow import _triton as narrow
 
 triton = pytest.importorskip("triton")
@@ -37,9 +40,9 @@ AMD, AMD_SHARED = "gfx942", 64 * 1024
 
 def cases(capability: int) -> Iterator[CompileCase]:
     """Yield the launches of all kernels, with the tiles that a GPU gets."""
-    for module in (attention_triton, _experts_triton, delta, latent):
+    for module in (attention_triton, exact_attention, _experts_triton, delta, latent, product):
         yield from module.compile_cases(capability)
-    for module in (norm, rope_kv, lora, narrow, swiglu, logits, routing, _sampling_triton):
+    for module in (norm, rope_kv, lora, narrow, exact_narrow, swiglu, logits, routing, _sampling_triton):
         yield from module.compile_cases()
 
 

@@ -96,6 +96,15 @@ def test_no_kernel_is_compiled_after_the_start(family: str) -> None:
     assert day.first_token(0.95) < 0.2
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", NARROW])
+def test_exact_kernels_are_compiled_before_the_start(family: str) -> None:
+    day = simulate(partial(model_of, family), seconds=8, exact=True)
+
+    assert day.late == {}
+    assert {"exact_kernel", "join_kernel"} <= set(day.before)
+
+
 def test_variants_that_steps_compile_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     day = simulate(partial(model_of, "qwen3"), seconds=1, warms=False)
 

@@ -26,6 +26,7 @@ triton = pytest.importorskip("triton")
     [
         ("interpreted_cases.py", 93),
         ("interpreted_delta.py", 54),
+        ("interpreted_exact.py", 60),
         ("interpreted_experts.py", 56),
         ("interpreted_graphs.py", 9),
         ("interpreted_narrow.py", 50),

@@ -86,6 +86,7 @@ def simulate(
     *,
     rate: float = 4.0,
     warms: bool = True,
+    exact: bool = False,
     seed: int = 1,
 ) -> Day:
     """Serve Poisson arrivals on a simulated GPU.
@@ -105,7 +106,9 @@ def simulate(
         day.now += _COMPILE
 
     with compiling_for(90, compiled), torch.inference_mode():
-        config = EngineConfig(max_model_len=8192, num_blocks=4096, max_num_seqs=64, speculation=False)
+        config = EngineConfig(
+            max_model_len=8192, num_blocks=4096, max_num_seqs=64, speculation=False, batch_invariant=exact
+        )
         model = model_of()
         runner = _Runner(
             model,
@@ -113,7 +116,8 @@ def simulate(
             block_size=config.block_size,
             device=torch.device("cpu"),
             num_states=config.max_num_seqs,
-            capture=Capture(CompileRecorder(), config.max_num_seqs, config.blocks_per_sequence),
+            capture=Capture(CompileRecorder(), config.max_num_seqs, config.blocks_per_sequence, exact),
+            exact=exact,
         )
         runner.day, runner._sampler._sample = day, _drawn
         adapters = AdapterTable(model, capacity=2, max_rank=_RANK)

@@ -55,11 +55,11 @@ class Rerunning:
 
 
 def build(recorder: Rerunning | None, **changes: Any) -> Driver:
-    hybrid = changes.pop("hybrid", False)
+    hybrid, compiled = changes.pop("hybrid", False), changes.pop("compiled", False)
     limits = config(**changes)
     capture = None if recorder is None else Capture(recorder, limits.max_num_seqs, limits.blocks_per_sequence)
     runner = ModelRunner(
-        tiny_model(compiled=False, hybrid=hybrid),
+        tiny_model(compiled=compiled, hybrid=hybrid),
         num_blocks=limits.num_blocks,
         block_size=limits.block_size,
         device=CPU,
@@ -298,3 +298,47 @@ def test_buckets_take_every_number_of_requests(most: int) -> None:
     assert all(
         min(size for size in sizes if size >= rows) < max(2 * rows, rows + 16) for rows in range(1, most + 1)
     )
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    asked=st.lists(st.tuples(prompts, st.sampled_from([0.0, 0.5])), min_size=1, max_size=4),
+    most=st.integers(20, 40),
+)
+def test_graphs_verify_proposed_tokens(asked: list[tuple[list[int], float]], most: int) -> None:
+    """As on a GPU, where each proposed token is a decode of its own: the tokens are those without proposals."""
+    outcomes = []
+    for recorder in (None, Rerunning()):
+        driver = build(recorder, compiled=True, speculation=recorder is not None)
+        driver.core._slots._apart = recorder is not None
+        for number, (prompt, temperature) in enumerate(asked):
+            driver.add(
+                str(number), prompt * 4, temperature=temperature, max_tokens=most, seed=7, ignore_eos=True
+            )
+        driver.run()
+        outcomes.append(driver.tokens)
+    assert outcomes[0] == outcomes[1]
+    assert recorder is not None
+    speculator = driver.core.scheduler.speculator
+    assert speculator is not None
+    if speculator.num_accepted:
+        assert recorder.replays
+
+
+def test_a_step_of_proposals_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a prompt, which would be launched kernel by kernel."""
+    recorder = Rerunning()
+    driver = build(recorder, compiled=True)
+    driver.core._slots._apart = True
+    forward = driver.core._runner._model.forward
+    lengths: list[int] = []
+
+    def counting(token_ids: Tensor, batch: Any, *rest: Any) -> Tensor:
+        lengths.append(batch.max_query_len)
+        return forward(token_ids, batch, *rest)
+
+    monkeypatch.setattr(driver.core._runner._model, "forward", counting)
+    driver.add("a", [5, 6, 7] * 8, temperature=0.0, max_tokens=40, ignore_eos=True)
+    driver.run()
+    assert driver.core.scheduler.speculator.num_accepted > 10
+    assert [length for length in lengths if length > 1] == [24]

@@ -72,7 +72,7 @@ class Driver:
         if self.whole_images:
             batch = replace(batch, reach=self._reach(plan, batch.positions, starts))
         hidden = self.model.forward(ids, batch, self.kv_caches, None, given, axes)
-        logits = self.model.compute_logits(hidden[: starts[-1]])
+        logits = self.model.compute_logits(hidden[: starts[-1]], self.exact)
         for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
             sequence.logits += list(logits[start:stop])
         return logits
@@ -160,7 +160,7 @@ class Driver:
             exact=self.exact,
         )
         hidden = self.model.forward(ids, batch, self.kv_caches, RowSelection(rows, kept))
-        return self.model.compute_logits(hidden)
+        return self.model.compute_logits(hidden, self.exact)
 
     def decode(self, sequences: list[Sequence], steps: int) -> None:
         """Append `steps` greedy tokens to each sequence whose prompt was computed."""

@@ -65,8 +65,8 @@ class EngineCore(RequestCore):
             snapshots = StateSnapshots(config.max_num_seqs, config.num_snapshots, config.block_size)
         elif runner.has_states:
             config = msgspec.structs.replace(config, enable_prefix_caching=False)
-        # A state cannot go back to where a proposal was wrong. On a GPU last bits depend on the batch in any case, unless
-        # it is exact, so a token that is verified is as good as one that is drawn alone.
+        # A state cannot go back to where a proposal was wrong. On a GPU last bits depend on the batch in any case,
+        # unless it is exact, so a token that is verified is as good as one that is drawn alone.
         verifies = runner.is_exact or runner.device.type == "cuda"
         speculates = config.speculation and verifies and not runner.has_states
         speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
