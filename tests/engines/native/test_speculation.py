@@ -26,6 +26,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.sampler import Sampler
 from plumbline.port.engine import GenerateRequest, SamplingParams
 
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 Build = Callable[..., Any]
 SETTINGS = settings(
     max_examples=EXPLORED or 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -287,3 +288,24 @@ def test_wrong_proposals_become_rare(rights: list[bool]) -> None:
         assert waited == (min(2**misses, 64) if misses else 0)
         lookup.observe(len(tokens), len(proposal), len(proposal) if right else 0)
         misses = 0 if right else misses + 1
+
+
+@given(TEXTS, st.sampled_from([{}, {"resume": 20}]))
+def test_nothing_is_proposed_after_a_token_where_nothing_may_be(
+    tokens: list[int], changes: dict[str, int]
+) -> None:
+    """Else the step after it would have been launched before the proposal."""
+    lookup = PromptLookup()
+    for name, value in changes.items():
+        setattr(lookup, name, value)
+    may = lookup.may_propose(tokens)
+    for following in range(4):
+        other = PromptLookup()
+        other.resume = lookup.resume
+        assert may or not other.propose([*tokens, following], 4)
+
+
+def test_new_text_lets_steps_be_launched_ahead() -> None:
+    lookup = PromptLookup()
+    assert not any(lookup.may_propose(list(range(length))) for length in range(4, 40))
+    assert lookup.may_propose([*range(40), 7, 8])

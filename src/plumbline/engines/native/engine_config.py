@@ -30,9 +30,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_snapshots: int = 0
     """States of prompts' beginnings that the prefix cache of a model with states keeps; without any it is off."""
     batch_invariant: bool = False
-    """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""
+    """Compute every token with the same bits whatever else is in the step; see `AttentionBatch.exact`."""
     speculation: bool = True
-    """Propose tokens from the prompt and the answer, where the runner is exact."""
+    """Propose tokens from the prompt and the answer, where the runner is exact, and on GPUs."""
     expected_output_len: int = 256
     """The output length that admission assumes at first; a moving average of finished requests replaces it."""
 

@@ -22,7 +22,7 @@ from plumbline.engines.native.models.weights import LinearPlace
 from plumbline.engines.native.scheduling.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.sampling.logprobs import log_softmax, logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.sampler import Sampler, TokensInFlight
 from plumbline.port.engine import TokenLogprob
@@ -322,7 +322,7 @@ class ModelRunner:
             scored = hidden[row + start : row + start + len(chosen)]
             logits = self._model.compute_logits(scored, self._exact)
             tops = [state.sampling.prompt_logprobs or 0] * len(chosen)
-            logprobs = torch.log_softmax(logits, dim=-1)
+            logprobs = log_softmax(logits)
             entries += logprob_rows(logprobs, chosen.to(logits.device), tops, ranks=True)
         return state, position + 1, entries
 

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.port.engine import TokenLogprob
 
-__all__ = ["logprob_rows"]
+__all__ = ["log_softmax", "logprob_rows"]
+
+_ALIGNED = 4
+"""Numbers that a GPU loads at once."""
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return the log-probabilities of rows of logits, fp32 [num_rows, vocab].
+
+    On a GPU torch adds up a row in an order that depends on its address, so that rows are padded to be aligned.
+    """
+    missing = -logits.shape[1] % _ALIGNED
+    if not missing or not logits.is_cuda:
+        return torch.log_softmax(logits, dim=-1)
+    return torch.log_softmax(F.pad(logits, (0, missing), value=float("-inf")), dim=-1)[:, :-missing]
 
 
 def logprob_rows(

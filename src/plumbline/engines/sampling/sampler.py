@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.sampling.logprobs import log_softmax, logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.rows import SamplingRows, upload
 from plumbline.port.engine import SamplingParams, TokenLogprob
@@ -150,7 +150,7 @@ class Sampler:
             one.
         """
         wanting = [row for row, state in enumerate(states) if state.sampling.logprobs is not None]
-        raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
+        raw = log_softmax(logits[wanting]) if wanting else None
         drawn = self.pick(logits, states, slots, arrays, masks, proposed)
         token_ids: NDArray[np.int64] = drawn.cpu().numpy()
         if logits.device.type == "cpu":

@@ -137,9 +137,8 @@ class Scheduler(RequestQueues):
             return None
         if self.waiting and (len(going) < len(running) or self._would_move()):
             return None
-        if self._speculates() and any(
-            entry.proposal.tokens or entry.state.num_tokens + 1 >= entry.state.next_proposal
-            for entry in running
+        if (speculator := self._speculates()) is not None and any(
+            entry.proposal.tokens or speculator.may_propose(entry.state) for entry in running
         ):
             return None
         if not all(self._grow(entry.state, 2) for entry in going):
@@ -224,7 +223,7 @@ class Scheduler(RequestQueues):
         """
         # All running requests have a token before one has more, and prompts have as much as the proposals.
         spare = (budget - len(self.running)) // 2
-        speculates = self._speculates()
+        speculates = self._speculates() is not None
         position = 0
         while position < len(self.running):
             state = self.running[position]
@@ -247,8 +246,8 @@ class Scheduler(RequestQueues):
             position += 1
         return budget
 
-    def _speculates(self) -> bool:
-        return self.speculator is not None and len(self.running) <= MOST_SPECULATING
+    def _speculates(self) -> Speculator | None:
+        return self.speculator if len(self.running) <= MOST_SPECULATING else None
 
     def _propose(self, state: RequestState, most: int) -> Proposal:
         """Return up to `most` tokens that may follow a request's, with blocks for them."""

@@ -63,11 +63,13 @@ class PromptLookup:
         chance: of its first proposed token to be right.
     """
 
-    __slots__ = ("_blank", "_chance", "_followers", "_hopeless", "_indexed", "_misses", "resume")
+    __slots__ = ("_begun", "_blank", "_chance", "_followers", "_hopeless", "_indexed", "_misses", "resume")
 
     def __init__(self, chance: float = _CHANCE) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
         """Where the token after the latest occurrence of a run is."""
+        self._begun: set[tuple[int, ...]] = set()
+        """The first two tokens of all runs."""
         self._indexed = _GRAM
         self._chance = chance
         self._misses = 0
@@ -88,15 +90,9 @@ class PromptLookup:
                 first has less, one is tried now and then.
         """
         end = len(tokens)
-        if most < 1 or end < self.resume:
+        if most < 1 or end < self.resume or not self._index(tokens):
             return []
-        indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
         followers = self._followers
-        for after in range(self._indexed, indexed):
-            followers[tuple(tokens[after - _GRAM : after])] = after
-        self._indexed = max(indexed, _GRAM)
-        if indexed < end:
-            return []
         self._hopeless = least_chance >= _HOPELESS
         if self._chance < least_chance:
             self.resume = end + _PROBE
@@ -114,6 +110,24 @@ class PromptLookup:
         # What followed may reach the end: then the text has a period, which goes on.
         period = tokens[place:end]
         return [period[i % len(period)] for i in range(count)]
+
+    def may_propose(self, tokens: Sequence[int]) -> bool:
+        """Return whether there is a token after which `propose` may return some; `tokens` come before it."""
+        if len(tokens) + 1 < self.resume:
+            return False
+        last = tuple(tokens[1 - _GRAM :])
+        # The run that ends here has no follower yet.
+        return not self._index(tokens) or last in self._begun or last == tuple(tokens[-_GRAM:-1])
+
+    def _index(self, tokens: Sequence[int]) -> bool:
+        """Take the runs of further tokens into the index; returns whether it has all."""
+        end = len(tokens)
+        indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
+        for after in range(self._indexed, indexed):
+            self._followers[tuple(tokens[after - _GRAM : after])] = after
+            self._begun.add(tuple(tokens[after - _GRAM : after - 1]))
+        self._indexed = max(indexed, self._indexed)
+        return indexed == end
 
     def observe(self, end: int, proposed: int, accepted: int) -> None:
         """Learn from a verified proposal: propose more after right tokens, pause after wrong ones.
@@ -220,6 +234,11 @@ class Speculator:
         if most < 1:
             return NOTHING
         return self._constrained(state, state.matcher, guess, min(most, _MOST))
+
+    def may_propose(self, state: RequestState) -> bool:
+        """Return whether tokens may be proposed after the next token of a request, which is not known yet."""
+        lookup = self._lookups.get(state.request.request_id)
+        return lookup is None or lookup.may_propose(state.token_ids)
 
     def observe(self, state: RequestState, proposal: Proposal, accepted: int) -> None:
         """Learn how many tokens of a proposal were right; the request has the drawn tokens by now."""
