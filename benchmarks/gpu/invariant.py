@@ -107,7 +107,7 @@ def products(bench: Bench) -> Iterator[str]:
         yield f"{rows} rows: {each} us of cuBLAS, together {ratio:.3f}; the kernel {sum(kernel) / sum(theirs):.3f}"
 
 
-class Sequences:
+class _Sequences:
     """Keys, values and queries of sequences in a paged cache."""
 
     def __init__(self, bench: Bench, lengths: list[int], heads: int, kv_heads: int, size: int) -> None:
@@ -150,7 +150,7 @@ def queries(bench: Bench, number: int) -> Iterator[str]:
         for name, value in options.items()
     }
     lengths = [70, 33, 5, 18] if bench.dry else [5000, 1, 17, 513, 512, 2049, 1024, 700]
-    given = Sequences(bench, lengths, heads, kv_heads, size)
+    given = _Sequences(bench, lengths, heads, kv_heads, size)
     whole = [given.attend([(i, 0, length)], **options)() for i, length in enumerate(lengths)]
     last = [(i, length - 1, length) for i, length in enumerate(lengths)]
     third = lengths[0] // 3
@@ -186,7 +186,7 @@ def decode_times(bench: Bench, keys: int) -> Iterator[str]:
     """Time decodes of 4,096 tokens by tiles, in segments of so many keys, beside the other kernel."""
     for rows in (1,) if bench.dry else (1, 8, 64, 256):
         length = 40 if bench.dry else 4096
-        given = Sequences(bench, [length] * rows, *((4, 2, 32) if bench.dry else (32, 8, 128)))
+        given = _Sequences(bench, [length] * rows, *((4, 2, 32) if bench.dry else (32, 8, 128)))
         parts = [(index, length - 1, length) for index in range(rows)]
         found = []
         for tiles in DECODES:
@@ -204,7 +204,7 @@ def decode_times(bench: Bench, keys: int) -> Iterator[str]:
 def prompt_times(bench: Bench) -> Iterator[str]:
     """Time prompts by the length of segments."""
     for length in (40,) if bench.dry else (2048, 16384):
-        given = Sequences(bench, [length], *((4, 2, 32) if bench.dry else (32, 8, 128)))
+        given = _Sequences(bench, [length], *((4, 2, 32) if bench.dry else (32, 8, 128)))
         found = []
         for keys in (256, 512):
             with patch.object(_exact, "_LENGTH", keys):

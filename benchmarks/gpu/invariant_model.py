@@ -64,7 +64,7 @@ def model_of(config: dict[str, Any], device: torch.device, dtype: torch.dtype) -
     return model
 
 
-class Asked:
+class _Asked:
     """An engine, and what it answers."""
 
     def __init__(self, model: Transformer, exact: bool, graphs: bool, **changes: Any) -> None:
@@ -118,7 +118,7 @@ def answers(device: torch.device, dtype: torch.dtype, dry: bool) -> Iterator[str
     for exact in (True, False):
         alone = []
         for number in asked:
-            one = Asked(model, exact, graphs=False, speculation=False)
+            one = _Asked(model, exact, graphs=False, speculation=False)
             one.add("0", prompt_of(number, most), count, heat=0.7 * (number % 2))
             one.run()
             alone.append((one.tokens["0"], one.logprobs["0"]))
@@ -130,7 +130,7 @@ def answers(device: torch.device, dtype: torch.dtype, dry: bool) -> Iterator[str
             "no speculation": (6, True, {"speculation": False}),
         }
         for kind, (neighbours, graphs, changes) in kinds.items():
-            many = Asked(model, exact, graphs, **changes)
+            many = _Asked(model, exact, graphs, **changes)
             for number in range(neighbours):
                 many.add(f"n{number}", prompt_of(100 + number, most), count, None, 0.9)
             for number in asked:
@@ -195,7 +195,7 @@ def speculation(device: torch.device, dtype: torch.dtype, dry: bool) -> Iterator
         found = []
         for exact in (False, True):
             for proposes in (False, True):
-                asked = Asked(model, exact, graphs=True, max_num_seqs=64, speculation=proposes)
+                asked = _Asked(model, exact, graphs=True, max_num_seqs=64, speculation=proposes)
                 for turn in range(1 if dry else 2):
                     for number in range(streams):
                         asked.add(f"{turn} {number}", prompt_of(number, 20 if dry else 200), count, None, 0.0)

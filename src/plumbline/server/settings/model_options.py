@@ -256,8 +256,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     speculation: Annotated[
         bool,
         _engine(
-            "propose tokens that followed the last ones before, and verify several in one step: with the compiled "
-            "kernels of a CPU, where answers stay the same, and on a GPU, where they do with --batch-invariant",
+            "propose tokens that followed the last ones before, and verify several in one step; needs a GPU or "
+            "compiled kernels",
             engines=("plumbline",),
         ),
     ] = True
@@ -272,8 +272,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: Annotated[
         bool,
         _engine(
-            "compute the same bits for a request in any batch and any chunking; on a GPU steps are slower, and on a "
-            "CPU prompts where kernels are not compiled",
+            "compute the same bits for a request in any batch and any chunking; slower on a GPU, and where kernels "
+            "are not compiled",
             engines=("plumbline",),
         ),
     ] = False
