@@ -53,11 +53,19 @@ CASES = {
 }
 
 
-SPILLS = {"sm_90 latent attention": 400} | {
-    f"sm_{capability} paged_attention hd={head_dim} segments": 16
-    for capability in CAPABILITIES
-    for head_dim in (192, 256, 512)
-}
+SPILLS = (
+    {"sm_90 latent attention": 400}
+    | {
+        f"sm_{capability} exact attention hd={head_dim}": most
+        for capability in CAPABILITIES
+        for head_dim, most in ((80, 128), (96, 128), (128, 128), (192, 160), (256, 160), (512, 800))
+    }
+    | {
+        f"sm_{capability} paged_attention hd={head_dim} segments": 16
+        for capability in CAPABILITIES
+        for head_dim in (192, 256, 512)
+    }
+)
 """Bytes of stack, where tiles that spill were faster: 1.6 times those that do not, on an H200; and where the pages of
 blocks of 16 take two registers more than there are."""
 

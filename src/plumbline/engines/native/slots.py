@@ -107,13 +107,7 @@ class Slots(SamplingRows):
                 self._sync_blocks(state)
         slots = np.array(slot_list, dtype=np.int64)
         starts = np.array([entry.start for entry in entries], dtype=np.int64)
-        rows = _Rows(states[:num_decodes], self._last_token[slots[:num_decodes]])
-        rows.draw_masks = [
-            entry.proposal.masks[0] if entry.proposal.masks else None for entry in entries[:num_decodes]
-        ]
-        for index, state in enumerate(rows.draw_states):
-            if state.images:  # A prompt may end with an image, and have all but its last token computed.
-                rows.place_images(state, entries[index].start, rows.tokens[0][index : index + 1])
+        rows = _Rows(entries[:num_decodes], self._last_token[slots[:num_decodes]])
         if num_decodes == len(entries):
             # Most steps; NumPy's calls on so few numbers are most of the cost of staging them.
             seq_lens, query_start = starts + 1, self._counting[: num_decodes + 1]
@@ -257,21 +251,28 @@ class _Rows:
     """Collect the tokens of a step, request after request, and the rows whose results draw.
 
     Args:
-        decodes: the requests that compute one token each.
+        decodes: those that compute one token each.
         last_tokens: int64 [num_decodes], these tokens.
     """
 
-    def __init__(self, decodes: list[RequestState], last_tokens: NDArray[np.int64]) -> None:
+    def __init__(self, decodes: list[Scheduled], last_tokens: NDArray[np.int64]) -> None:
         self.tokens = [last_tokens]
         self.num_wanted = len(decodes)
         """Rows whose results are wanted."""
         self.draw_rows = list(range(len(decodes)))
-        self.draw_states = decodes
+        self.draw_states = [entry.state for entry in decodes]
         self.draw_proposed: list[tuple[int, ...]] = [()] * len(decodes)
-        self.draw_masks: list[NDArray[np.int32] | None] = []
+        self.draw_masks: list[NDArray[np.int32] | None] = [
+            entry.proposal.masks[0] if entry.proposal.masks else None for entry in decodes
+        ]
         self.prompt_rows: list[tuple[RequestState, int, int, int]] = []
         self._given: list[Tensor] = []
         self._num_given = 0
+        for index, entry in enumerate(decodes):
+            if (
+                entry.state.images
+            ):  # A prompt may end with an image, and have all but its last token computed.
+                self.place_images(entry.state, entry.start, last_tokens[index : index + 1])
 
     def place_images(self, state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
         """Put the rows of images in the place of their tokens, which stand at `start`."""
