@@ -54,7 +54,7 @@ CASES = {
 
 
 SPILLS = (
-    {"sm_90 latent attention": 400}
+    {"sm_90 latent attention": 400, "sm_90 product few": 16, "sm_100 product": 32, "sm_103 product": 32}
     | {
         f"sm_{capability} exact attention hd={head_dim}": most
         for capability in CAPABILITIES
