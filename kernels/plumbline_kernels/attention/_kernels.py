@@ -20,6 +20,8 @@ def _walk(
     running_sum,  # fp32 [BLOCK_M]
     acc,  # fp32 [BLOCK_M, HD_PAD]
     table,
+    k_pages,
+    v_pages,
     k_base,
     v_base,
     seq_len,
@@ -34,40 +36,51 @@ def _walk(
     HD_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    PAGES: tl.constexpr,
     CAPPED: tl.constexpr,
     TILED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Take tiles of keys into the softmax; without MASKED every row sees all of them."""
+    kv_head = tl.program_id(1)
     dim = tl.arange(0, HD_PAD)
     dim_mask = dim < HD
     for tile in range(first_tile, end_tile):
         key = tile * TILE + tl.arange(0, TILE)
-        if BLOCK_SIZE % TILE == 0:
-            page = tl.load(table + tile * TILE // BLOCK_SIZE).to(tl.int64)
-            inside = tile * TILE % BLOCK_SIZE + tl.arange(0, TILE)
+        if PAGES:
+            page = tl.load(table + tile * TILE // BLOCK_SIZE)
+            inside = tile * TILE % BLOCK_SIZE
+            k = tl.reshape(k_pages.load([page, kv_head, inside, 0]), [TILE, HD_PAD]).T
+            v = tl.reshape(v_pages.load([page, kv_head, inside, 0]), [TILE, HD_PAD])
+            if MASKED:
+                # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum.
+                v = tl.where((key < seq_len)[:, None], v, 0.0)
         else:
-            page = tl.load(table + key // BLOCK_SIZE, mask=key < seq_len, other=0).to(tl.int64)
-            inside = key % BLOCK_SIZE
-        at = page * cache_block_stride + inside * cache_slot_stride
-        k_at = k_base + at[None, :] + dim[:, None]
-        v_at = v_base + at[:, None] + dim[None, :]
-        if MASKED:
-            # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum: load zeros there.
-            key_mask = key < seq_len
-            k = tl.load(k_at, mask=key_mask[None, :] & dim_mask[:, None], other=0.0)
-            v = tl.load(v_at, mask=key_mask[:, None] & dim_mask[None, :], other=0.0)
-        elif HD == HD_PAD:
-            k = tl.load(k_at)
-            v = tl.load(v_at)
-        else:
-            k = tl.load(k_at, mask=dim_mask[:, None], other=0.0)
-            v = tl.load(v_at, mask=dim_mask[None, :], other=0.0)
+            if BLOCK_SIZE % TILE == 0:
+                page = tl.load(table + tile * TILE // BLOCK_SIZE).to(tl.int64)
+                inside = tile * TILE % BLOCK_SIZE + tl.arange(0, TILE)
+            else:
+                page = tl.load(table + key // BLOCK_SIZE, mask=key < seq_len, other=0).to(tl.int64)
+                inside = key % BLOCK_SIZE
+            at = page * cache_block_stride + inside * cache_slot_stride
+            k_at = k_base + at[None, :] + dim[:, None]
+            v_at = v_base + at[:, None] + dim[None, :]
+            if MASKED:
+                # Slots beyond the sequence may hold NaN, as above: load zeros there.
+                key_mask = key < seq_len
+                k = tl.load(k_at, mask=key_mask[None, :] & dim_mask[:, None], other=0.0)
+                v = tl.load(v_at, mask=key_mask[:, None] & dim_mask[None, :], other=0.0)
+            elif HD == HD_PAD:
+                k = tl.load(k_at)
+                v = tl.load(v_at)
+            else:
+                k = tl.load(k_at, mask=dim_mask[:, None], other=0.0)
+                v = tl.load(v_at, mask=dim_mask[None, :], other=0.0)
 
-        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
+        scores = tl.dot(q, k, input_precision="ieee")
         if CAPPED:
             # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
-            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
+            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores * scale_log2)))
         if MASKED:
             visible = key[None, :] <= reach[:, None]
             if TILED:
@@ -75,12 +88,13 @@ def _walk(
             elif window > 0:
                 visible = visible & (key[None, :] > position[:, None] - window)
             scores = tl.where(visible, scores, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+        largest = tl.max(scores, axis=1)
+        new_max = tl.maximum(running_max, largest if CAPPED else largest * scale_log2)
         safe_max = new_max
         if MASKED:
             # A row that has seen no key yet keeps -inf; subtracting zero instead avoids inf - inf.
             safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.exp2(scores - safe_max[:, None])
+        weights = tl.exp2((scores if CAPPED else scores * scale_log2) - safe_max[:, None])
         rescale = tl.exp2(running_max - safe_max)
         running_sum = running_sum * rescale + tl.sum(weights, axis=1)
         acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
@@ -93,6 +107,8 @@ def attend_kernel(
     q_ptr,  # [T, H, HD]
     k_cache_ptr,  # [num_blocks, BLOCK_SIZE, KV, HD]
     v_cache_ptr,
+    k_pages,  # descriptors of the caches as [num_blocks, KV, BLOCK_SIZE, HD], read if PAGES
+    v_pages,
     out_ptr,  # [T, H, HD] if SEGMENTS == 1, else fp32 [T, H, SEGMENTS, HD]
     max_ptr,  # fp32 [T, H, SEGMENTS], used if SEGMENTS > 1
     sum_ptr,
@@ -118,6 +134,7 @@ def attend_kernel(
     BLOCK_M: tl.constexpr,  # rows of a program: BLOCK_Q tokens times GROUP heads, rounded up
     BLOCK_Q: tl.constexpr,
     TILE: tl.constexpr,  # keys per iteration
+    PAGES: tl.constexpr,  # a tile is in one page, and is loaded by its descriptor
     SEGMENTS: tl.constexpr,
     DECODE: tl.constexpr,  # one query per sequence, so the program id is the sequence
     CAPPED: tl.constexpr,
@@ -128,7 +145,8 @@ def attend_kernel(
     kv_head = tl.program_id(1)
     segment = tl.program_id(2)
 
-    block = tl.program_id(0)
+    # The last blocks of a prompt see the most keys, so they begin first.
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
     if DECODE:
         seq = block
         first_query = 0
@@ -194,14 +212,14 @@ def attend_kernel(
         seen = (context_len + first_query + 1) // TILE
         whole_tile = tl.where(window > 0, first_tile, tl.minimum(tl.maximum(seen, first_tile), end_tile))
         running_max, running_sum, acc = _walk(
-            first_tile, whole_tile, q, running_max, running_sum, acc, table, k_base, v_base, seq_len, position, reach,
-            cache_block_stride, cache_slot_stride, scale_log2, window, cap,
-            HD, HD_PAD, BLOCK_SIZE, TILE, CAPPED, TILED, False,
+            first_tile, whole_tile, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base, seq_len,
+            position, reach, cache_block_stride, cache_slot_stride, scale_log2, window, cap,
+            HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, TILED, False,
         )  # fmt: skip
     running_max, running_sum, acc = _walk(
-        whole_tile, end_tile, q, running_max, running_sum, acc, table, k_base, v_base, seq_len, position, reach,
-        cache_block_stride, cache_slot_stride, scale_log2, window, cap,
-        HD, HD_PAD, BLOCK_SIZE, TILE, CAPPED, TILED, True,
+        whole_tile, end_tile, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base, seq_len,
+        position, reach, cache_block_stride, cache_slot_stride, scale_log2, window, cap,
+        HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, TILED, True,
     )  # fmt: skip
 
     out_mask = row_mask[:, None] & dim_mask[None, :]

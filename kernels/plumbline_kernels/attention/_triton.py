@@ -1,7 +1,7 @@
 """Launch the Triton kernels of `paged_attention`, with the tiles that suit decodes and prefill chunks."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import CompileCase, capability_of, check, next_power_of_2, tuning
 from plumbline_kernels.attention._exact import launch_exact
 from plumbline_kernels.attention._kernels import attend_kernel, reduce_kernel
+from plumbline_kernels.devices import has_tma
 
 __all__ = ["MAX_SEGMENTS", "compile_cases", "launch", "num_segments", "reduce"]
 
@@ -78,10 +79,19 @@ def _launch_part(
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
     num_seqs = seqs.stop - seqs.start
-    config = _config(decode, group, head_dim, capability_of(q.device))
+    capability = capability_of(q.device)
+    config = _config(decode, group, head_dim, capability)
     block_q = 1 if decode else config["block_m"] // group
     q_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
     segments = num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
+    # A decode is bound by the cache's bytes, which pointers load as fast; products of fp32 are not read from there.
+    in_pages = (
+        not decode
+        and has_tma(capability)
+        and k_cache.itemsize == 2
+        and head_dim % 8 == 0
+        and block_size % config["tile"] == 0
+    )
     parts, maxima, sums = out, out, out
     if segments > 1:
         # Decodes own the first rows, one each.
@@ -92,6 +102,8 @@ def _launch_part(
         q,
         k_cache,
         v_cache,
+        _pages(k_cache, config["tile"]) if in_pages else k_cache,
+        _pages(v_cache, config["tile"]) if in_pages else v_cache,
         parts,
         maxima,
         sums,
@@ -117,6 +129,7 @@ def _launch_part(
         BLOCK_M=config["block_m"],
         BLOCK_Q=block_q,
         TILE=config["tile"],
+        PAGES=in_pages,
         SEGMENTS=segments,
         DECODE=decode,
         CAPPED=scores.softcap is not None,
@@ -128,6 +141,16 @@ def _launch_part(
     )
     if segments > 1:
         reduce(parts, maxima, sums, out, scores.sinks)
+
+
+def _pages(cache: Tensor, tile: int) -> Any:
+    """Describe a cache for loads of whole tiles of a head by TMA."""
+    # Where there is no Triton, the rest of this module imports.
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    pages = cache.transpose(1, 2)
+    box = [1, 1, tile, max(next_power_of_2(cache.shape[3]), 16)]
+    return TensorDescriptor(pages, list(pages.shape), list(pages.stride()), box)
 
 
 def reduce(parts: Tensor, maxima: Tensor, sums: Tensor, out: Tensor, sinks: Tensor | None = None) -> None:
@@ -213,6 +236,8 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
 def _attend_case(name: str, head_dim: int, segments: int, capability: int, **constants: int) -> CompileCase:
     config = _config(segments > 0, 4, head_dim, capability)
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
+    pages = f"tensordesc<bf16[1, 1, {config['tile']}, {next_power_of_2(head_dim)}]>" if not segments else "*bf16"
+    pointers |= {"k_pages": pages, "v_pages": pages}
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
     outputs |= {"sinks_ptr": "*fp32", "reach_ptr": "*i64"}
@@ -235,6 +260,7 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
             "BLOCK_M": config["block_m"],
             "BLOCK_Q": 1 if segments else config["block_m"] // 4,
             "TILE": config["tile"],
+            "PAGES": segments == 0,
             "SEGMENTS": max(segments, 1),
             "DECODE": segments > 0,
         }
