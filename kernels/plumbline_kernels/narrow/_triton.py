@@ -130,7 +130,8 @@ def narrow_dot(
     """Return the products of rows with some outputs of a matrix, fp32 [BLOCK_M, BLOCK_N]."""
     each: tl.constexpr = 8 // BITS
     width = inputs // each
-    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    # The weight is the left operand, which wgmma reads from registers: it is not written to shared memory.
+    acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     matrix = levels_ptr + column[:, None].to(tl.int64) * width
     for start in range(first, last, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
@@ -142,16 +143,16 @@ def narrow_dot(
                 levels, scales_ptr, shifts_ptr, column, column_mask, start, inputs, outputs, group,
                 BITS, FLOATS, SHIFTED, STEP, x.dtype, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-            acc = tl.dot(x, weight.T, acc, input_precision="ieee")
+            acc = tl.dot(weight, x.T, acc, input_precision="ieee")
         else:
             factor = start // group * outputs + column
             scale = tl.load(scales_ptr + factor, mask=column_mask, other=0.0).to(tl.float32)
             weight = _exact(levels, BITS, FLOATS, x.dtype)
-            acc += tl.dot(x, weight.T, input_precision="ieee") * scale[None, :]
+            acc += tl.dot(weight, x.T, input_precision="ieee") * scale[:, None]
             if SHIFTED:
                 shift = tl.load(shifts_ptr + factor, mask=column_mask, other=0.0).to(tl.float32)
-                acc += tl.sum(x.to(tl.float32), 1)[:, None] * shift[None, :]
-    return acc
+                acc += shift[:, None] * tl.sum(x.to(tl.float32), 1)[None, :]
+    return acc.T
 
 
 def step_of(weight: NarrowWeight, block_k: int) -> int:
