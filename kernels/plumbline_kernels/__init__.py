@@ -13,6 +13,6 @@ from the server. One module per group of operations; this one imports none, so t
                `_experts_triton`
     narrow     products with weights of 8 or 4 bits
     logits     penalties and grammar bitmasks
-    sampling   temperature, top-k, top-p, min-p and the draw; its Triton kernels are in `_sampling_triton`
+    sampling   temperature, top-k, top-p, min-p and the draw; its Triton kernels are in `sampling/`
     cpu        the C++ kernels of a CPU
 """

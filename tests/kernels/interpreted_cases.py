@@ -20,7 +20,6 @@ from torch import Tensor
 from plumbline.engines.native.models import describe, random_model
 from plumbline_kernels import (
     _backend,
-    _sampling_triton,
     attention,
     latent,
     logits,
@@ -32,6 +31,7 @@ from plumbline_kernels import (
 )
 from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.latent import _triton as latent_triton
+from plumbline_kernels.sampling import _limits
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -299,7 +299,7 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
 
     With little room some rows have more tokens near the largest than the search for a nucleus copies.
     """
-    monkeypatch.setattr(_sampling_triton, "_NEAR", room)
+    monkeypatch.setattr(_limits, "_NEAR", room)
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):

@@ -14,7 +14,6 @@ from benchmarks.roofline.compiled import compile_for, usage
 
 from plumbline_kernels import (
     _experts_triton,
-    _sampling_triton,
     logits,
     lora,
     norm,
@@ -31,6 +30,7 @@ from plumbline_kernels.devices import CAPABILITIES, gpu_problem, shared_bytes
 from plumbline_kernels.latent import _triton as latent
 from plumbline_kernels.narrow import _exact as exact_narrow
 from plumbline_kernels.narrow import _triton as narrow
+from plumbline_kernels.sampling import _triton as sampling_triton
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.long
@@ -42,7 +42,7 @@ def cases(capability: int) -> Iterator[CompileCase]:
     """Yield the launches of all kernels, with the tiles that a GPU gets."""
     for module in (attention_triton, exact_attention, _experts_triton, delta, latent, product):
         yield from module.compile_cases(capability)
-    for module in (norm, rope_kv, lora, narrow, exact_narrow, swiglu, logits, routing, _sampling_triton):
+    for module in (norm, rope_kv, lora, narrow, exact_narrow, swiglu, logits, routing, sampling_triton):
         yield from module.compile_cases()
 
 

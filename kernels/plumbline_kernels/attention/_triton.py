@@ -236,7 +236,9 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
 def _attend_case(name: str, head_dim: int, segments: int, capability: int, **constants: int) -> CompileCase:
     config = _config(segments > 0, 4, head_dim, capability)
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
-    pages = f"tensordesc<bf16[1, 1, {config['tile']}, {next_power_of_2(head_dim)}]>" if not segments else "*bf16"
+    pages = (
+        f"tensordesc<bf16[1, 1, {config['tile']}, {next_power_of_2(head_dim)}]>" if not segments else "*bf16"
+    )
     pointers |= {"k_pages": pages, "v_pages": pages}
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}

@@ -11,12 +11,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from plumbline_kernels import _sampling_triton
 from plumbline_kernels._backend import check, use_triton
-from plumbline_kernels._sampling_triton import GOLDEN, MIX_1, MIX_2, SECOND
-from plumbline_kernels.logits import apply_bitmask, apply_penalties, check_logits
+from plumbline_kernels.logits import check_logits
+from plumbline_kernels.sampling import _triton
+from plumbline_kernels.sampling._triton import GOLDEN, MIX_1, MIX_2, SECOND
 
-__all__ = ["apply_bitmask", "apply_penalties", "gumbel_noise", "random_bits", "sample"]
+__all__ = ["gumbel_noise", "random_bits", "sample", "sample_torch"]
 
 _INF = float("inf")
 _WORD = 0xFFFFFFFF
@@ -51,7 +51,7 @@ def sample(
         check(tensor.shape == logits.shape[:1] and tensor.is_contiguous(), f"sample: {name} must be [B]")
     check(seeds.dtype == positions.dtype == torch.int64, "sample: seeds and positions must be int64")
     if use_triton(logits):
-        return _sampling_triton.launch(logits, temperature, top_k, top_p, min_p, seeds, positions)
+        return _triton.launch(logits, temperature, top_k, top_p, min_p, seeds, positions)
     return sample_torch(logits, temperature, top_k, top_p, min_p, seeds, positions)
 
 
