@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plumbline_kernels._backend import COUNTS, INDICES, CompileCase
+from plumbline_kernels._backend import COUNTS, INDICES, OPTIONS, CompileCase
 
 __all__ = ["Resources", "compile_for", "resources"]
 
-_ALIGNED = ("_ptr", "stride", "inputs", "outputs", "rank")
+_ALIGNED = ("_ptr", "stride", "inputs", "outputs", "rank", "share", "group")
 _MATRIX = ("tcgen05.mma", "wgmma", "mma.sync")
 _known: dict[tuple[object, ...], Resources] = {}
 
@@ -51,7 +51,7 @@ def compile_for(case: CompileCase, target: int | str) -> Any:
     }
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=dict(case.constants), attrs=aligned)
     gpu = GPUTarget("cuda", target, 32) if isinstance(target, int) else GPUTarget("hip", target, 64)
-    options = {name: case.options[name] for name in ("num_warps", "num_stages") if name in case.options}
+    options = {name: case.options[name] for name in OPTIONS if name in case.options}
     return triton.compile(source, target=gpu, options=options)
 
 

@@ -25,6 +25,8 @@ _RANK = 16
 """Of adapters; all tokens have one, at the projection of q, k and v."""
 _GROUP = 128
 """Inputs of a narrow weight that share a scale."""
+_BLOCK_SIZE = 64
+"""Tokens in a block of the cache."""
 _MXFP4 = 32
 """The same of MXFP4."""
 _SAMPLE_OPERATIONS = 12
@@ -117,7 +119,7 @@ def _rope(shape: ModelShape, tokens: int) -> Launch:
 
 def _attention_case(shape: ModelShape, segments: int, capability: int) -> tuple[CompileCase, dict[str, int]]:
     group = shape.heads // shape.kv_heads
-    config = attention_triton._config(segments > 0, group, shape.head_dim, capability)
+    config, _ = attention_triton._tiles(segments > 0, group, shape.head_dim, _BLOCK_SIZE, 2, capability)
     constants = {"H": shape.heads, "GROUP": group, "BLOCK_M": config["block_m"]}
     constants["BLOCK_Q"] = 1 if segments else config["block_m"] // group
     return attention_triton._attend_case("attend", shape.head_dim, segments, capability, **constants), config

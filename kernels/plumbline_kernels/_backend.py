@@ -29,6 +29,7 @@ from plumbline_kernels.devices import shared_bytes
 __all__ = [
     "COUNTS",
     "INDICES",
+    "OPTIONS",
     "CompileCase",
     "capability_of",
     "check",
@@ -106,6 +107,8 @@ def compiled_since(count: int) -> list[str]:
     return _compiled.names[count:]
 
 
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Options of a launch that entries of `tuning.json` may have. With fewer registers more programs share a processor."""
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _FORCED = os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 

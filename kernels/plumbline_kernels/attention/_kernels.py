@@ -25,12 +25,11 @@ def _walk(
     k_base,
     v_base,
     seq_len,
-    position,  # [BLOCK_M]
-    reach,  # [BLOCK_M]
+    least,  # [BLOCK_M]: the first key that a row sees
+    reach,  # [BLOCK_M]: the last one
     cache_block_stride,
     cache_slot_stride,
     scale_log2,
-    window,
     cap,
     HD: tl.constexpr,
     HD_PAD: tl.constexpr,
@@ -38,20 +37,22 @@ def _walk(
     TILE: tl.constexpr,
     PAGES: tl.constexpr,
     CAPPED: tl.constexpr,
-    TILED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Take tiles of keys into the softmax; without MASKED every row sees all of them."""
     kv_head = tl.program_id(1)
     dim = tl.arange(0, HD_PAD)
     dim_mask = dim < HD
+    if PAGES:
+        page = tl.load(table + first_tile * TILE // BLOCK_SIZE)
     for tile in range(first_tile, end_tile):
         key = tile * TILE + tl.arange(0, TILE)
         if PAGES:
-            page = tl.load(table + tile * TILE // BLOCK_SIZE)
             inside = tile * TILE % BLOCK_SIZE
             k = tl.reshape(k_pages.load([page, kv_head, inside, 0]), [TILE, HD_PAD]).T
             v = tl.reshape(v_pages.load([page, kv_head, inside, 0]), [TILE, HD_PAD])
+            # Loaded for the next tile, the number of its page is there in time without a barrier.
+            page = tl.load(table + tl.minimum(tile + 1, end_tile - 1) * TILE // BLOCK_SIZE)
             if MASKED:
                 # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum.
                 v = tl.where((key < seq_len)[:, None], v, 0.0)
@@ -82,11 +83,7 @@ def _walk(
             # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
             scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores * scale_log2)))
         if MASKED:
-            visible = key[None, :] <= reach[:, None]
-            if TILED:
-                visible = visible & (key[None, :] >= (position // window * window)[:, None])
-            elif window > 0:
-                visible = visible & (key[None, :] > position[:, None] - window)
+            visible = (key[None, :] >= least[:, None]) & (key[None, :] <= reach[:, None])
             scores = tl.where(visible, scores, float("-inf"))
         largest = tl.max(scores, axis=1)
         new_max = tl.maximum(running_max, largest if CAPPED else largest * scale_log2)
@@ -188,12 +185,11 @@ def attend_kernel(
     if REACH:
         reach = tl.load(reach_ptr + token, mask=row_mask, other=0).to(tl.int32)
         last_key = tl.max(reach, axis=0) + 1
-    first_key = 0
     if TILED:
-        first_key = tl.maximum(context_len + first_query, 0) // window * window
-    elif window > 0:
-        first_key = tl.maximum(context_len + first_query - window + 1, 0)
-    first_tile = first_key // TILE
+        least = position // window * window
+    else:
+        least = tl.where(window > 0, position - window + 1, 0)
+    first_tile = tl.maximum(tl.min(least, axis=0), 0) // TILE
     end_tile = tl.cdiv(last_key, TILE)
     if SEGMENTS > 1:
         share = tl.cdiv(end_tile - first_tile, SEGMENTS)
@@ -206,20 +202,20 @@ def attend_kernel(
     running_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     running_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, HD_PAD], dtype=tl.float32)
-    whole_tile = first_tile
+    end_whole = first_tile
     if not (REACH or TILED or DECODE):
         # Tiles that every row sees whole come first, without masks; a decode has one other tile.
-        seen = (context_len + first_query + 1) // TILE
-        whole_tile = tl.where(window > 0, first_tile, tl.minimum(tl.maximum(seen, first_tile), end_tile))
+        seen = tl.minimum((context_len + first_query + 1) // TILE, end_tile)
+        end_whole = tl.where(window > 0, first_tile, tl.maximum(seen, first_tile))
         running_max, running_sum, acc = _walk(
-            first_tile, whole_tile, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base, seq_len,
-            position, reach, cache_block_stride, cache_slot_stride, scale_log2, window, cap,
-            HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, TILED, False,
+            first_tile, end_whole, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base,
+            seq_len, least, reach, cache_block_stride, cache_slot_stride, scale_log2, cap,
+            HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, False,
         )  # fmt: skip
     running_max, running_sum, acc = _walk(
-        whole_tile, end_tile, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base, seq_len,
-        position, reach, cache_block_stride, cache_slot_stride, scale_log2, window, cap,
-        HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, TILED, True,
+        end_whole, end_tile, q, running_max, running_sum, acc, table, k_pages, v_pages, k_base, v_base,
+        seq_len, least, reach, cache_block_stride, cache_slot_stride, scale_log2, cap,
+        HD, HD_PAD, BLOCK_SIZE, TILE, PAGES, CAPPED, True,
     )  # fmt: skip
 
     out_mask = row_mask[:, None] & dim_mask[None, :]

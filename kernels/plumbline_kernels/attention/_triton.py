@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch
-from plumbline_kernels._backend import CompileCase, capability_of, check, next_power_of_2, tuning
+from plumbline_kernels._backend import OPTIONS, CompileCase, capability_of, check, next_power_of_2, tuning
 from plumbline_kernels.attention._exact import launch_exact
 from plumbline_kernels.attention._kernels import attend_kernel, reduce_kernel
 from plumbline_kernels.devices import has_tma
@@ -79,19 +79,10 @@ def _launch_part(
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
     num_seqs = seqs.stop - seqs.start
-    capability = capability_of(q.device)
-    config = _config(decode, group, head_dim, capability)
+    config, in_pages = _tiles(decode, group, head_dim, block_size, k_cache.itemsize, capability_of(q.device))
     block_q = 1 if decode else config["block_m"] // group
     q_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
     segments = num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
-    # A decode is bound by the cache's bytes, which pointers load as fast; products of fp32 are not read from there.
-    in_pages = (
-        not decode
-        and has_tma(capability)
-        and k_cache.itemsize == 2
-        and head_dim % 8 == 0
-        and block_size % config["tile"] == 0
-    )
     parts, maxima, sums = out, out, out
     if segments > 1:
         # Decodes own the first rows, one each.
@@ -136,8 +127,7 @@ def _launch_part(
         SINKS=scores.sinks is not None,
         REACH=not decode and batch.reach is not None,
         TILED=scores.tiled,
-        num_warps=config["num_warps"],
-        num_stages=config["num_stages"],
+        **{name: config[name] for name in OPTIONS if name in config},
     )
     if segments > 1:
         reduce(parts, maxima, sums, out, scores.sinks)
@@ -179,15 +169,29 @@ def reduce(parts: Tensor, maxima: Tensor, sums: Tensor, out: Tensor, sinks: Tens
     )
 
 
-def _config(decode: bool, group: int, head_dim: int, capability: int = 90) -> dict[str, int]:
-    """Return the tiles for this kind of work; large groups take at least one token.
+def _tiles(
+    decode: bool, group: int, head_dim: int, block_size: int, itemsize: int, capability: int
+) -> tuple[dict[str, int], bool]:
+    """Return the tiles for this kind of work, and whether they are loaded page by page.
 
-    Before sm_90 the sums of matrix products are spread over more registers, and the large tiles of prompts would spill.
+    Those of prompts are where a GPU can, and each lies in one page: TMA loads them, and takes few registers. Others are
+    loaded key by key, with the tiles of sm_80: before sm_90 the sums of products are spread over more registers, and
+    larger tiles would spill. A decode is bound by the bytes of its cache, which pointers load as fast.
     """
     size = next(size for size in _HEAD_SIZES if head_dim <= size)
     name = f"attention_{'decode' if decode else 'prefill'}_{size}"
     config = tuning(name, capability)
-    return config | {"block_m": max(config["block_m"], next_power_of_2(group))}
+    in_pages = (
+        not decode
+        and has_tma(capability)
+        and itemsize == 2
+        and head_dim % 8 == 0
+        and block_size % config["tile"] == 0
+    )
+    if not (decode or in_pages):
+        config = tuning(name, 80)
+    # Large groups take at least one token.
+    return config | {"block_m": max(config["block_m"], next_power_of_2(group))}, in_pages
 
 
 def num_segments(programs: int, max_seq_len: int, tile: int) -> int:
@@ -197,7 +201,7 @@ def num_segments(programs: int, max_seq_len: int, tile: int) -> int:
 
 
 def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
-    """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 16."""
+    """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 64 and 16."""
     for head_dim in (64, 80, 96, 128, 192, 256, 512):
         for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
             yield _attend_case(
@@ -228,18 +232,17 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     for segments in (0, MAX_SEGMENTS):
         name = f"paged_attention hd=128 segments={segments}, windows side by side"
         yield _attend_case(name, 128, segments, capability, TILED=True)
-    for segments in (0, 1):
-        name = f"paged_attention hd=128 segments={segments}, blocks of 64"
-        yield _attend_case(name, 128, segments, capability, BLOCK_SIZE=64)
+    for head_dim in (64, 128, 256):
+        name = f"paged_attention hd={head_dim} segments=0, blocks of 16"
+        yield _attend_case(name, head_dim, 0, capability, BLOCK_SIZE=16)
 
 
 def _attend_case(name: str, head_dim: int, segments: int, capability: int, **constants: int) -> CompileCase:
-    config = _config(segments > 0, 4, head_dim, capability)
+    block_size = constants.get("BLOCK_SIZE", 64)
+    config, in_pages = _tiles(segments > 0, 4, head_dim, block_size, 2, capability)
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
-    pages = (
-        f"tensordesc<bf16[1, 1, {config['tile']}, {next_power_of_2(head_dim)}]>" if not segments else "*bf16"
-    )
-    pointers |= {"k_pages": pages, "v_pages": pages}
+    box = f"tensordesc<bf16[1, 1, {config['tile']}, {next_power_of_2(head_dim)}]>"
+    pointers |= dict.fromkeys(("k_pages", "v_pages"), box if in_pages else "*bf16")
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
     outputs |= {"sinks_ptr": "*fp32", "reach_ptr": "*i64"}
@@ -258,11 +261,11 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
             "GROUP": 4,
             "HD": head_dim,
             "HD_PAD": next_power_of_2(head_dim),
-            "BLOCK_SIZE": 16,
+            "BLOCK_SIZE": block_size,
             "BLOCK_M": config["block_m"],
             "BLOCK_Q": 1 if segments else config["block_m"] // 4,
             "TILE": config["tile"],
-            "PAGES": segments == 0,
+            "PAGES": in_pages,
             "SEGMENTS": max(segments, 1),
             "DECODE": segments > 0,
         }

@@ -19,8 +19,9 @@ _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""
 _MANY_ROWS = 64
 """More rows are multiplied with a copy of the weight, which is faster from there on (H200)."""
-_PROGRAMS, _MOST_SPLITS = 1024, 8
-"""Programs that surely fill a GPU, and parts of the inputs at most."""
+_RESIDENT = 6 * 132
+"""Programs that an H200 runs at a time."""
+_SPLITS = (1, 2, 4, 6, 8)
 _KINDS = ((8, False), (4, False), (8, True), (4, True))
 """Bits of levels, and whether they are floats."""
 
@@ -106,6 +107,14 @@ def _widened(
 
 
 @jit
+def _dot(x, weight, acc, LEFT: tl.constexpr):
+    if LEFT:
+        return tl.dot(weight, x.T, acc, input_precision="ieee")
+    else:
+        return tl.dot(x, weight.T, acc, input_precision="ieee")
+
+
+@jit
 def narrow_dot(
     rows,  # pointers to the first number of each row of x, [BLOCK_M]
     row_mask,
@@ -130,8 +139,9 @@ def narrow_dot(
     """Return the products of rows with some outputs of a matrix, fp32 [BLOCK_M, BLOCK_N]."""
     each: tl.constexpr = 8 // BITS
     width = inputs // each
-    # The weight is the left operand, which wgmma reads from registers: it is not written to shared memory.
-    acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
+    # Many rows take wgmma, whose left operand may be in registers: the widened weight is not written to shared memory.
+    LEFT: tl.constexpr = BLOCK_M >= 64
+    acc = tl.zeros([BLOCK_N, BLOCK_M] if LEFT else [BLOCK_M, BLOCK_N], dtype=tl.float32)
     matrix = levels_ptr + column[:, None].to(tl.int64) * width
     for start in range(first, last, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
@@ -143,16 +153,17 @@ def narrow_dot(
                 levels, scales_ptr, shifts_ptr, column, column_mask, start, inputs, outputs, group,
                 BITS, FLOATS, SHIFTED, STEP, x.dtype, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-            acc = tl.dot(weight, x.T, acc, input_precision="ieee")
+            acc = _dot(x, weight, acc, LEFT)
         else:
             factor = start // group * outputs + column
             scale = tl.load(scales_ptr + factor, mask=column_mask, other=0.0).to(tl.float32)
             weight = _exact(levels, BITS, FLOATS, x.dtype)
-            acc += tl.dot(weight, x.T, input_precision="ieee") * scale[:, None]
+            acc += _dot(x, weight, tl.zeros_like(acc), LEFT) * (scale[:, None] if LEFT else scale[None, :])
             if SHIFTED:
                 shift = tl.load(shifts_ptr + factor, mask=column_mask, other=0.0).to(tl.float32)
-                acc += shift[:, None] * tl.sum(x.to(tl.float32), 1)[None, :]
-    return acc.T
+                total = tl.sum(x.to(tl.float32), 1)
+                acc += shift[:, None] * total[None, :] if LEFT else total[:, None] * shift[None, :]
+    return acc.T if LEFT else acc
 
 
 def step_of(weight: NarrowWeight, block_k: int) -> int:
@@ -316,9 +327,12 @@ def launch(x: Tensor, weight: NarrowWeight, bias: Tensor | None) -> Tensor:
 
 
 def num_splits(programs: int, tiles: int) -> int:
-    """Return in how many parts the inputs are cut so that few programs fill a GPU; each has two tiles at least."""
-    wanted = min(_PROGRAMS // programs, tiles // 2, _MOST_SPLITS)
-    return 1 << max(wanted, 1).bit_length() - 1
+    """Return in how many parts the inputs are cut, so that programs fill a GPU, and its last round of them as well.
+
+    Each part has two tiles at least.
+    """
+    possible = [splits for splits in _SPLITS if 2 * splits <= tiles] or [1]
+    return min(possible, key=lambda splits: cdiv(programs * splits, _RESIDENT) / splits)
 
 
 def widen(weight: NarrowWeight, dtype: torch.dtype) -> Tensor:
@@ -374,7 +388,7 @@ def compile_cases() -> Iterator[CompileCase]:
         "narrow join",
         _join_kernel,
         {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "tokens": "i32", "outputs": "i32"},
-        {"BIAS": True, "SPLITS": _MOST_SPLITS, "BLOCK": tuning("narrow_join")["block"]},
+        {"BIAS": True, "SPLITS": _SPLITS[-1], "BLOCK": tuning("narrow_join")["block"]},
         tuning("narrow_join"),
     )
     config = tuning("narrow_widen")
