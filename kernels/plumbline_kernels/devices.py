@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CAPABILITIES", "gpu_problem", "has_tma", "shared_bytes"]
+__all__ = ["CAPABILITIES", "gpu_problem", "shared_bytes"]
 
 _KIB = 1024
 _SHARED = {
@@ -25,11 +25,6 @@ CAPABILITIES = tuple(capability for capability in _SHARED if capability != 87)
 def shared_bytes(capability: int) -> int:
     """Return the bytes of shared memory that a program may take; the least there is for a GPU that is not known."""
     return _SHARED.get(capability, min(_SHARED.values()))
-
-
-def has_tma(capability: int) -> bool:
-    """Return whether the GPU copies tiles to shared memory by descriptors; AMD's gfx942 and gfx950 are 94 and 95."""
-    return capability >= 90 and capability not in (94, 95)
 
 
 def gpu_problem(capability: int) -> str | None:

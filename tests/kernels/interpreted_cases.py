@@ -193,10 +193,11 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
     ],
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
-    """Slots that no sequence owns contain NaN."""
-    monkeypatch.setattr(attention_triton, "_config", lambda *_: SMALL)
+    """Slots that no sequence owns contain NaN; in half precision prompts are read page by page."""
+    pages = dtype == torch.float16
+    monkeypatch.setattr(attention_triton, "_tiles", lambda decode, *_: (SMALL, pages and not decode))
     monkeypatch.setattr(attention_triton, "num_segments", lambda programs, length, tile: segments)
-    block_size = 8
+    block_size = 16 if pages else 8
     batch = make_batch(lens, block_size, padding=2)
     num_blocks = int(batch.block_tables.max()) + 2
     caches = []
@@ -227,7 +228,7 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
     """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
-    monkeypatch.setattr(attention_triton, "_config", lambda *_: SMALL)
+    monkeypatch.setattr(attention_triton, "_tiles", lambda *_: (SMALL, False))
     cache = torch.full((3, 8, 1, 16), float("nan"))
     cache[1] = randn(8, 1, 16)
     batch = attention.AttentionBatch(

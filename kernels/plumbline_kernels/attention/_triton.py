@@ -10,7 +10,7 @@ from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import OPTIONS, CompileCase, capability_of, check, next_power_of_2, tuning
 from plumbline_kernels.attention._exact import launch_exact
 from plumbline_kernels.attention._kernels import attend_kernel, reduce_kernel
-from plumbline_kernels.devices import has_tma
+from plumbline_kernels.devices import shared_bytes
 
 __all__ = ["MAX_SEGMENTS", "compile_cases", "launch", "num_segments", "reduce"]
 
@@ -183,7 +183,7 @@ def _tiles(
     config = tuning(name, capability)
     in_pages = (
         not decode
-        and has_tma(capability)
+        and shared_bytes(capability) >= shared_bytes(90)
         and itemsize == 2
         and head_dim % 8 == 0
         and block_size % config["tile"] == 0

@@ -109,9 +109,10 @@ def _widened(
 @jit
 def _dot(x, weight, acc, LEFT: tl.constexpr):
     if LEFT:
-        return tl.dot(weight, x.T, acc, input_precision="ieee")
+        acc = tl.dot(weight, x.T, acc, input_precision="ieee")
     else:
-        return tl.dot(x, weight.T, acc, input_precision="ieee")
+        acc = tl.dot(x, weight.T, acc, input_precision="ieee")
+    return acc
 
 
 @jit
