@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.roofline.shapes import CONTEXT, ModelShape, StepLoad
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
 from plumbline_kernels import _backend, attention, experts, logits, lora, norm, rope_kv, sampling, swiglu
 
 __all__ = ["KernelCall", "Maker", "difference", "on_cpu", "operations", "reference"]
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = GPU_BLOCK_SIZE
 RANK = 48
 """Of adapters at the merged projection, as the roofline has it."""
 

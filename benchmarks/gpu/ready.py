@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from benchmarks.gpu.operations import Maker
 from plumbline.engines.native.core import EngineCore
-from plumbline.engines.native.engine_config import EngineConfig
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE, EngineConfig
 from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner
@@ -44,7 +44,8 @@ def ready(make: Maker, family: str, *, tiny: bool = False) -> dict[str, Any]:
         describe(json.loads(config.to_json_string())), seed=1, dtype=make.dtype, device=make.device
     )
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 4} if tiny else {"max_num_seqs": 64}
-    engine = EngineConfig(max_model_len=64 if tiny else 8192, num_blocks=64 if tiny else 2048, **limits)
+    length, blocks = (64, 64) if tiny else (8192, 512)
+    engine = EngineConfig(max_model_len=length, block_size=GPU_BLOCK_SIZE, num_blocks=blocks, **limits)
     is_gpu = make.device.type == "cuda"
     runner = ModelRunner(
         model,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.roofline.shapes import CONTEXT, ModelShape, StepLoad
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
 from plumbline_kernels import (
     _experts_triton,
     lora,
@@ -25,7 +26,7 @@ _RANK = 16
 """Of adapters; all tokens have one, at the projection of q, k and v."""
 _GROUP = 128
 """Inputs of a narrow weight that share a scale."""
-_BLOCK_SIZE = 64
+_BLOCK_SIZE = GPU_BLOCK_SIZE
 """Tokens in a block of the cache."""
 _MXFP4 = 32
 """The same of MXFP4."""

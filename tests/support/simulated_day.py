@@ -18,7 +18,7 @@ from torch import Tensor
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.core import EngineCore
-from plumbline.engines.native.engine_config import EngineConfig
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE, EngineConfig
 from plumbline.engines.native.graphs import Capture, CompileRecorder
 from plumbline.engines.native.models import Transformer
 from plumbline.engines.native.models.adapters.layers import KernelAdapters
@@ -107,7 +107,12 @@ def simulate(
 
     with compiling_for(90, compiled), torch.inference_mode():
         config = EngineConfig(
-            max_model_len=8192, num_blocks=4096, max_num_seqs=64, speculation=False, batch_invariant=exact
+            max_model_len=8192,
+            block_size=GPU_BLOCK_SIZE,
+            num_blocks=1024,
+            max_num_seqs=64,
+            speculation=False,
+            batch_invariant=exact,
         )
         model = model_of()
         runner = _Runner(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["EngineConfig"]
+__all__ = ["GPU_BLOCK_SIZE", "EngineConfig"]
+
+
+GPU_BLOCK_SIZE = 64
+"""Tokens in a block of a GPU's cache: a tile of keys of the kernels, which a GPU then loads at once."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

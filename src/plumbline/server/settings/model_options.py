@@ -203,7 +203,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         _engine(
             "tokens in a KV cache block",
             "TOKENS",
-            default="16",
+            default="16, and 64 on a GPU",
             engines=("plumbline",),
             advice="vLLM takes --engine-args block_size=N",
         ),

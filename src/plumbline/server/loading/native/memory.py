@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import torch
 
-from plumbline.engines.native.engine_config import EngineConfig
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE, EngineConfig
 from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.engines.native.models import ModelDescription
 from plumbline.server.loading.adapter_ranks import largest_rank
@@ -19,7 +19,6 @@ from plumbline.server.settings import OptionError, Settings
 from plumbline_conformance.console.sizes import size_text
 
 __all__ = [
-    "BLOCK_SIZE",
     "CACHE_BYTES",
     "DEVICE_SHARE",
     "NUM_BATCHED_TOKENS",
@@ -51,8 +50,8 @@ NUM_BATCHED_TOKENS = 1024
 _SNAPSHOT_BYTES = 256 * 1024**2
 """Of states that are kept for the prefix cache, between the fewest and the most."""
 _FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 64
-BLOCK_SIZE = 16
-"""Tokens in a block of the cache."""
+_BLOCK_SIZE = 16
+"""Tokens in a block of a CPU's cache."""
 
 
 def cache_bytes(settings: Settings, engine: str, gguf: Path | None) -> int:
@@ -118,13 +117,13 @@ def engine_config(
         model: to serve.
         settings: of the server.
         dtype: of keys and values.
-        room: bytes of keys and values unless `--kv-cache-bytes` says how many; None for what every model gets.
+        room: bytes of keys and values on a GPU unless `--kv-cache-bytes` says how many; None on a CPU.
 
     Raises:
         OptionError: the cache does not hold one request.
     """
     described = model.description
-    block_size = settings.block_size or BLOCK_SIZE
+    block_size = settings.block_size or (_BLOCK_SIZE if room is None else GPU_BLOCK_SIZE)
     block_bytes = described.cache_width * dtype.itemsize * block_size
     size = settings.kv_cache_bytes or room
     if size is None:

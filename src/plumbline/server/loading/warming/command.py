@@ -78,7 +78,8 @@ def _job(settings: Settings, folder: Path, capability: int, max_model_len: int |
     from plumbline.engines.native.models import UnsupportedModelError
     from plumbline.engines.native.models.support import kernels_problem
     from plumbline.server.loading.native.compile_share import Job
-    from plumbline.server.loading.native.memory import BLOCK_SIZE, num_batched_tokens
+    from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
+    from plumbline.server.loading.native.memory import num_batched_tokens
     from plumbline.server.loading.native.native_model import describe_model
 
     model = describe_model(settings, folder, None)
@@ -89,7 +90,7 @@ def _job(settings: Settings, folder: Path, capability: int, max_model_len: int |
         capability=capability,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=num_batched_tokens(settings),
-        block_size=BLOCK_SIZE,
+        block_size=GPU_BLOCK_SIZE,
         max_model_len=max_model_len or model.description.context_length,
         dtype=str(model.description.dtype).removeprefix("torch."),
         max_rank=max_rank,
