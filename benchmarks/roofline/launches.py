@@ -18,7 +18,7 @@ from plumbline_kernels import (
 from plumbline_kernels._backend import CompileCase, cdiv, next_power_of_2, tuning
 from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.narrow import _triton as narrow
-from plumbline_kernels.sampling import _triton as sampling_triton
+from plumbline_kernels.sampling import _gumbel
 
 __all__ = ["Launch", "launches", "narrow_launches"]
 
@@ -291,7 +291,7 @@ def _of_sampling(shape: ModelShape, rows: int) -> Iterator[Launch]:
     find, draw = tuning("sample_threshold"), tuning("sample_draw")
     yield Launch(
         kernel="sample threshold",
-        case=_case(sampling_triton, "sample threshold", {}, {}),
+        case=_case(_gumbel, "sample threshold", {}, {}),
         programs=rows,
         least_bytes=rows * shape.vocab * 4,
         # The largest logit; the mass, with the tokens near it; and these for two bits of the threshold at a time, if
@@ -304,13 +304,13 @@ def _of_sampling(shape: ModelShape, rows: int) -> Iterator[Launch]:
     blocks = cdiv(shape.vocab, draw["block"])
     yield Launch(
         kernel="sample draw",
-        case=_case(sampling_triton, "sample draw", {}, {}),
+        case=_case(_gumbel, "sample draw", {}, {}),
         programs=rows * blocks,
         least_bytes=rows * shape.vocab * 4,
     )
     yield Launch(
         kernel="sample winner",
-        case=_case(sampling_triton, "sample winner", {"BLOCKS": next_power_of_2(blocks)}, {}),
+        case=_case(_gumbel, "sample winner", {"BLOCKS": next_power_of_2(blocks)}, {}),
         programs=rows,
         least_bytes=rows * blocks * 8,
     )

@@ -1,7 +1,7 @@
 """Draw tokens from logits.
 
 draw       temperature, top-k, top-p, min-p and the draw
-_triton    the kernels of the draw
+_gumbel    the kernels of the draw
 _limits    the kernels that find the least logit of a row that its limits keep
 """
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from plumbline_kernels._backend import check, use_triton
 from plumbline_kernels.logits import check_logits
-from plumbline_kernels.sampling import _triton
-from plumbline_kernels.sampling._triton import GOLDEN, MIX_1, MIX_2, SECOND
+from plumbline_kernels.sampling import _gumbel
+from plumbline_kernels.sampling._gumbel import GOLDEN, MIX_1, MIX_2, SECOND
 
 __all__ = ["gumbel_noise", "random_bits", "sample", "sample_torch"]
 
@@ -51,7 +51,7 @@ def sample(
         check(tensor.shape == logits.shape[:1] and tensor.is_contiguous(), f"sample: {name} must be [B]")
     check(seeds.dtype == positions.dtype == torch.int64, "sample: seeds and positions must be int64")
     if use_triton(logits):
-        return _triton.launch(logits, temperature, top_k, top_p, min_p, seeds, positions)
+        return _gumbel.launch(logits, temperature, top_k, top_p, min_p, seeds, positions)
     return sample_torch(logits, temperature, top_k, top_p, min_p, seeds, positions)
 
 
