@@ -34,6 +34,10 @@ _SAMPLE_OPERATIONS = 12
 """What a token costs in a pass: three operations to scale it, and three for each of three keys."""
 
 
+_SUM_OPERATIONS = 3 * 64
+"""What a token costs beside each of 64 borders: a comparison, a selection and a sum."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One launch of a kernel. Bytes are of bf16 tensors unless the kernel has fp32."""
@@ -288,17 +292,33 @@ def _adapters(shape: ModelShape, tokens: int) -> Iterator[Launch]:
 
 def _of_sampling(shape: ModelShape, rows: int) -> Iterator[Launch]:
     """Yield the launches for rows with top_p, without top_k."""
-    find, draw = tuning("sample_threshold"), tuning("sample_draw")
+    find, search, draw = tuning("sample_sums"), tuning("sample_threshold"), tuning("sample_draw")
+    parts = rows * cdiv(shape.vocab, find["block"])
+    logits = rows * shape.vocab * 4
+    yield Launch(
+        kernel="sample extremes",
+        case=_case(_gumbel, "sample extremes", {}, {}),
+        programs=parts,
+        least_bytes=logits,
+    )
+    yield Launch(
+        kernel="sample sums",
+        case=_case(_gumbel, "sample sums", {}, {}),
+        programs=parts,
+        least_bytes=logits,
+        tile_exponentials=find["block"],
+        tile_operations=_SUM_OPERATIONS * find["block"],
+        cached=True,
+    )
     yield Launch(
         kernel="sample threshold",
         case=_case(_gumbel, "sample threshold", {}, {}),
         programs=rows,
-        least_bytes=rows * shape.vocab * 4,
-        # The largest logit; the mass, with the tokens near it; and these for two bits of the threshold at a time, if
-        # they fit a block. Each pass after the first one finds them in the L2 cache.
-        iterations=2 * cdiv(shape.vocab, find["block"]) + 16,
-        tile_exponentials=find["block"],
-        tile_operations=_SAMPLE_OPERATIONS * find["block"],
+        least_bytes=logits,
+        # The tokens of one region are copied, and searched for two bits of the threshold at a time.
+        iterations=cdiv(shape.vocab, search["block"]) + 16,
+        tile_exponentials=search["block"],
+        tile_operations=_SAMPLE_OPERATIONS * search["block"],
         cached=True,
     )
     blocks = cdiv(shape.vocab, draw["block"])

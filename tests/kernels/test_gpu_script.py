@@ -104,7 +104,7 @@ def test_the_share_is_that_of_all_launches(monkeypatch: pytest.MonkeyPatch) -> N
     device, known = DEVICES[1], list(launches(SHAPES[0], LOADS[0]))
     operation = KernelCall("sample", lambda: None, (), ("sample",))
     parts = [launch for launch in known if launch.kernel.startswith("sample")]
-    assert len(parts) == 3
+    assert len(parts) == 5
     row = script._beside(device, operation, known, 1e-3)
     assert row["share"] == pytest.approx(
         sum(predict(device, part, FOUND).roofline for part in parts) / 1e-3, abs=1e-4
