@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
+from plumbline_kernels.narrow.tiles import SPLITS, num_splits, step_of
 from plumbline_kernels.narrow.weight import NarrowWeight
 
 __all__ = ["compile_cases", "launch", "narrow_dot", "num_splits", "step_of", "widen"]
@@ -19,9 +20,6 @@ _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""
 _MANY_ROWS = 64
 """More rows are multiplied with a copy of the weight, which is faster from there on (H200)."""
-_RESIDENT = 6 * 132
-"""Programs that an H200 runs at a time."""
-_SPLITS = (1, 2, 4, 6, 8)
 _KINDS = ((8, False), (4, False), (8, True), (4, True))
 """Bits of levels, and whether they are floats."""
 
@@ -165,13 +163,6 @@ def narrow_dot(
                 total = tl.sum(x.to(tl.float32), 1)
                 acc += shift[:, None] * total[None, :] if LEFT else total[:, None] * shift[None, :]
     return acc.T if LEFT else acc
-
-
-def step_of(weight: NarrowWeight, block_k: int) -> int:
-    """Return `STEP` of `narrow_dot` for tiles of so many inputs."""
-    groups = weight.scales.shape[-2]
-    shared = gcd(weight.inputs // groups, block_k)
-    return 0 if groups == 1 or shared == block_k else shared
 
 
 @jit
@@ -327,15 +318,6 @@ def launch(x: Tensor, weight: NarrowWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def num_splits(programs: int, tiles: int) -> int:
-    """Return in how many parts the inputs are cut, so that programs fill a GPU, and its last round of them as well.
-
-    Each part has two tiles at least.
-    """
-    possible = [splits for splits in _SPLITS if 2 * splits <= tiles] or [1]
-    return min(possible, key=lambda splits: cdiv(programs * splits, _RESIDENT) / splits)
-
-
 def widen(weight: NarrowWeight, dtype: torch.dtype) -> Tensor:
     """Return a matrix in a type, [out, in]."""
     outputs, inputs = weight.shape
@@ -389,7 +371,7 @@ def compile_cases() -> Iterator[CompileCase]:
         "narrow join",
         _join_kernel,
         {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "tokens": "i32", "outputs": "i32"},
-        {"BIAS": True, "SPLITS": _SPLITS[-1], "BLOCK": tuning("narrow_join")["block"]},
+        {"BIAS": True, "SPLITS": SPLITS[-1], "BLOCK": tuning("narrow_join")["block"]},
         tuning("narrow_join"),
     )
     config = tuning("narrow_widen")
