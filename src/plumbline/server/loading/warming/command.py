@@ -75,10 +75,10 @@ def _job(settings: Settings, folder: Path, capability: int, max_model_len: int |
     Raises:
         UnsupportedModelError: our engine does not run the model on a GPU.
     """
+    from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
     from plumbline.engines.native.models import UnsupportedModelError
     from plumbline.engines.native.models.support import kernels_problem
     from plumbline.server.loading.native.compile_share import Job
-    from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
     from plumbline.server.loading.native.memory import num_batched_tokens
     from plumbline.server.loading.native.native_model import describe_model
 
