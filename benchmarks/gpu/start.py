@@ -25,7 +25,7 @@ import triton
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.cuda import device_works
-from plumbline.engines.native.engine_config import EngineConfig
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE, EngineConfig
 from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.models import load_model
 from plumbline.engines.native.runner import ModelRunner
@@ -45,7 +45,7 @@ def job(capability: int) -> Job:
         capability=capability,
         max_num_seqs=64,
         max_num_batched_tokens=1024,
-        block_size=16,
+        block_size=GPU_BLOCK_SIZE,
         max_model_len=8192,
         dtype="bfloat16",
         max_rank=RANK,
@@ -64,6 +64,7 @@ def start(wanted: Job, *, on_gpu: bool) -> dict[str, Any]:
         config = EngineConfig(
             max_model_len=wanted.max_model_len,
             num_blocks=1024,
+            block_size=wanted.block_size,
             max_num_seqs=wanted.max_num_seqs,
             max_num_batched_tokens=wanted.max_num_batched_tokens,
         )

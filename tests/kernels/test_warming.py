@@ -91,6 +91,12 @@ def test_adapters_have_variants_of_their_own(job: Job, monkeypatch: pytest.Monke
     assert {name.split()[0] for name in added} >= {"_shrink_kernel", "_expand_kernel"}
 
 
+@pytest.mark.long
+def test_exact_batches_have_variants_of_their_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = variants(monkeypatch, msgspec.structs.replace(job, exact=True))
+    assert any("exact" in name.split()[0] for name in exact - variants(monkeypatch, job))
+
+
 SAYS = "import os, signal, sys, time; print('begins attend_kernel', flush=True); "
 
 

@@ -38,6 +38,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_loras: int = 1
     images: bool = False
     """Whether requests have images."""
+    exact: bool = False
+    """Whether batches are `--batch-invariant`."""
 
 
 def compile_share(job: Job, share: int, count: int) -> None:
@@ -84,6 +86,7 @@ def compile_share(job: Job, share: int, count: int) -> None:
             block_size=job.block_size,
             max_num_seqs=job.max_num_seqs,
             max_num_batched_tokens=job.max_num_batched_tokens,
+            batch_invariant=job.exact,
         )
         runner = ModelRunner(
             model,
@@ -91,7 +94,8 @@ def compile_share(job: Job, share: int, count: int) -> None:
             block_size=config.block_size,
             device=torch.device("cpu"),
             num_states=1,
-            capture=Capture(CompileRecorder(), config.max_num_seqs, blocks),
+            capture=Capture(CompileRecorder(), config.max_num_seqs, blocks, job.exact),
+            exact=job.exact,
         )
         if job.max_rank:
             AdapterTable(model, capacity=job.max_loras, max_rank=job.max_rank)

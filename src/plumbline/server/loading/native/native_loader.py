@@ -185,6 +185,7 @@ def _compilers(
             max_rank=largest_rank(settings) if settings.loras or settings.lora_dir else 0,
             max_loras=settings.max_loras,
             images=model.images is not None,
+            exact=config.batch_invariant,
         )
     )
 
