@@ -5,6 +5,7 @@ once, so half or a quarter of the bytes is up to twice or four times the speed o
 own type, so tiles of one group are multiplied as they are and the products scaled; sums are fp32.
 
 weight   weights of levels, and how others are rounded to such
+tiles    how a product is cut
 linear   the product, and torch's version of it
 _triton  its Triton kernels; those of experts multiply with `narrow_dot`, too
 """
