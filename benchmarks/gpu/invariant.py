@@ -26,7 +26,7 @@ from benchmarks.gpu.timing import gpu_seconds
 from plumbline_kernels import product
 from plumbline_kernels.attention import AttentionBatch, _exact, paged_attention
 
-__all__ = ["Bench"]
+__all__ = ["ExactRun"]
 
 LAYER = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 """Outputs and inputs of the products of one layer of an 8 B model."""
@@ -41,7 +41,7 @@ DECODES = ((64, 4, 3), (16, 4, 4), (16, 2, 4), (16, 1, 4))
 """Rows, warps and stages of decodes that are tried."""
 
 
-class Bench:
+class ExactRun:
     """The device, its type, and the sizes.
 
     Args:
@@ -71,7 +71,7 @@ class Bench:
         return gpu_seconds(call, runs=8) * 1e6
 
 
-def products(bench: Bench) -> Iterator[str]:
+def products(bench: ExactRun) -> Iterator[str]:
     """Compare rows of a product with those of all rows, and with cuBLAS."""
     layer = {"qkv": (96, 64), "down": (64, 80)} if bench.dry else LAYER
     most = 70 if bench.dry else 2048
@@ -110,7 +110,7 @@ def products(bench: Bench) -> Iterator[str]:
 class _Sequences:
     """Keys, values and queries of sequences in a paged cache."""
 
-    def __init__(self, bench: Bench, lengths: list[int], heads: int, kv_heads: int, size: int) -> None:
+    def __init__(self, bench: ExactRun, lengths: list[int], heads: int, kv_heads: int, size: int) -> None:
         self._bench, self.lengths = bench, lengths
         counts = [-(-length // 16) for length in lengths]
         self._k, self._v = (bench.randn(sum(counts), 16, kv_heads, size) for _ in "kv")
@@ -142,7 +142,7 @@ class _Sequences:
         return lambda: paged_attention(rows, self._k, self._v, batch, 0.09, **options)
 
 
-def queries(bench: Bench, number: int) -> Iterator[str]:
+def queries(bench: ExactRun, number: int) -> Iterator[str]:
     """Compare queries that are decoded, alone and among others, or parts of prompts, with those of whole prompts."""
     size, heads, kv_heads, options = (32, 4, 2, {}) if bench.dry else OPTIONS[number]
     options = {
@@ -182,7 +182,7 @@ def choosing(config: dict[str, int] | None) -> Callable[..., dict[str, int]]:
     return lambda decode, *rest: config if decode and config else found(decode, *rest)
 
 
-def decode_times(bench: Bench, keys: int) -> Iterator[str]:
+def decode_times(bench: ExactRun, keys: int) -> Iterator[str]:
     """Time decodes of 4,096 tokens by tiles, in segments of so many keys, beside the other kernel."""
     for rows in (1,) if bench.dry else (1, 8, 64, 256):
         length = 40 if bench.dry else 4096
@@ -201,7 +201,7 @@ def decode_times(bench: Bench, keys: int) -> Iterator[str]:
         yield f"{rows} decodes by {keys} keys: {today:.0f} us; exact " + ", ".join(found)
 
 
-def prompt_times(bench: Bench) -> Iterator[str]:
+def prompt_times(bench: ExactRun) -> Iterator[str]:
     """Time prompts by the length of segments."""
     for length in (40,) if bench.dry else (2048, 16384):
         given = _Sequences(bench, [length], *((4, 2, 32) if bench.dry else (32, 8, 128)))
@@ -218,7 +218,7 @@ def verdict(wrong: list[Any]) -> str:
     return f"OTHER BITS {wrong[:6]} in all {len(wrong)}" if wrong else "the same bits"
 
 
-PARTS: dict[str, Callable[[Bench], Iterator[str]]] = {
+PARTS: dict[str, Callable[[ExactRun], Iterator[str]]] = {
     "queries": lambda bench: queries(bench, 0),
     "capped": lambda bench: queries(bench, 1),
     "answers": lambda bench: answers(bench.device, bench.dtype, bench.dry),
@@ -245,7 +245,7 @@ def main() -> None:
         null = subprocess.DEVNULL
         for each in [subprocess.Popen([*command, name], stdout=null, stderr=null) for name in PARTS]:
             each.wait()
-    bench = Bench(options.dry_run, bool(options.compile))
+    bench = ExactRun(options.dry_run, bool(options.compile))
     for name, part in PARTS.items():
         if options.compile in (None, name):
             try:

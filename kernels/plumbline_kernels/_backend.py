@@ -107,8 +107,8 @@ def compiled_since(count: int) -> list[str]:
     return _compiled.names[count:]
 
 
-OPTIONS = ("num_warps", "num_stages", "maxnreg")
-"""Options of a launch that entries of `tuning.json` may have. With fewer registers more programs share a processor."""
+OPTIONS = ("num_warps", "num_stages")
+"""Options of a launch that entries of `tuning.json` have."""
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _FORCED = os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
