@@ -28,7 +28,7 @@ from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.loading.model_folder import build
-from plumbline.engines.native.models.vision.qwen import read_qwen2
+from plumbline.engines.native.models.vision.families.qwen import read_qwen2
 from plumbline.engines.native.models.vision.tower import TowerEncoder
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.warm import warm_up

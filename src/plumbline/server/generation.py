@@ -46,8 +46,8 @@ from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.protocols.common.fields import given
 from plumbline.server.protocols.common.output_formats import FormatRequest, constraint_refused
-from plumbline.server.protocols.common.skipped_tools import skips, without_tool
 from plumbline.server.protocols.common.token_facts import PromptFacts
+from plumbline.server.protocols.common.tools.skipped_tools import skips, without_tool
 from plumbline.server.settings import Settings
 
 __all__ = ["Generation"]

@@ -10,10 +10,10 @@ import transformers
 from torch import Tensor
 
 from plumbline.engines.native.models.vision import Vision
-from plumbline.engines.native.models.vision.gemma4 import Gemma4Vision
-from plumbline.engines.native.models.vision.llama4 import Llama4Vision
-from plumbline.engines.native.models.vision.pixtral import PixtralVision
-from plumbline.engines.native.models.vision.qwen import QwenVision
+from plumbline.engines.native.models.vision.families.gemma4 import Gemma4Vision
+from plumbline.engines.native.models.vision.families.llama4 import Llama4Vision
+from plumbline.engines.native.models.vision.families.pixtral import PixtralVision
+from plumbline.engines.native.models.vision.families.qwen import QwenVision
 
 __all__ = ["patches", "reference_images", "reference_rows", "tiles"]
 

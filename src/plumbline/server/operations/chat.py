@@ -21,7 +21,7 @@ from plumbline.server.protocols.chat.stored_messages import stored_messages
 from plumbline.server.protocols.chat.writer import ChatFold, ChatWriter
 from plumbline.server.protocols.common.fields import or_default
 from plumbline.server.protocols.common.obfuscation import wants_obfuscation
-from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.protocols.common.tools.skipped_tools import read_skipping
 from plumbline.server.store.records import ChatRecord
 
 __all__ = ["ChatOperations"]

@@ -19,7 +19,7 @@ from plumbline.server.http.replies import MESSAGES
 from plumbline.server.http.streams import Primed
 from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import truncatable
-from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.protocols.common.tools.skipped_tools import read_skipping
 from plumbline.server.protocols.messages.reader import read_message, read_message_prompt
 from plumbline.server.protocols.messages.writer import MessageWriter
 

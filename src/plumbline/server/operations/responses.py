@@ -38,7 +38,7 @@ from plumbline.server.operations.defaults import response_with_defaults
 from plumbline.server.protocols.common.fields import or_default
 from plumbline.server.protocols.common.ids import new_id, now
 from plumbline.server.protocols.common.obfuscation import wants_obfuscation
-from plumbline.server.protocols.common.skipped_tools import read_skipping
+from plumbline.server.protocols.common.tools.skipped_tools import read_skipping
 from plumbline.server.protocols.responses.client_tools.namespaces import unavailable_tools
 from plumbline.server.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.server.protocols.responses.event_log import EventLog

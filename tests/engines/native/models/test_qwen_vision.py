@@ -19,8 +19,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from plumbline.engines.native.models import UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.native.models.vision.families.qwen import QwenPreparation
 from plumbline.engines.native.models.vision.processor import Colours
-from plumbline.engines.native.models.vision.qwen import QwenPreparation
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

@@ -40,10 +40,10 @@ from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.adapter_config import AdapterError
 from plumbline.engines.native.models.vision import UnwantedError, read_vision
+from plumbline.engines.native.models.vision.families.qwen import QwenVision
+from plumbline.engines.native.models.vision.families.square import SquareVision
 from plumbline.engines.native.models.vision.interface import Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
-from plumbline.engines.native.models.vision.qwen import QwenVision
-from plumbline.engines.native.models.vision.square import SquareVision
 from plumbline.engines.native.models.vision.weights import TowerWeights
 from plumbline.engines.request import PlacedImage
 from plumbline_kernels.cpu.library import load

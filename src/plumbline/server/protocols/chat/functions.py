@@ -6,7 +6,11 @@ from plumbline.answer.turn import Tool, ToolChoice
 from plumbline.contract._generated.chat import ChatCompletionFunctionCallOption, CreateChatCompletionRequest
 from plumbline.contract.wire.errors import invalid_request
 from plumbline.server.protocols.common.fields import given, or_default
-from plumbline.server.protocols.common.tool_choice import check_names, plain_choice, with_checked_parameters
+from plumbline.server.protocols.common.tools.tool_choice import (
+    check_names,
+    plain_choice,
+    with_checked_parameters,
+)
 
 __all__ = ["read_functions", "uses_functions"]
 

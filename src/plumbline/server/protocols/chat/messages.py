@@ -40,7 +40,7 @@ from plumbline.server.protocols.common.media import (
     unread_part,
     video_reference,
 )
-from plumbline.server.protocols.common.tool_choice import (
+from plumbline.server.protocols.common.tools.tool_choice import (
     allowed_choice,
     check_names,
     custom_arguments,

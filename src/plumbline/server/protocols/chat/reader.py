@@ -26,7 +26,7 @@ from plumbline.server.protocols.common.sampling.parameters import (
 )
 from plumbline.server.protocols.common.shared_fields import with_shared_fields
 from plumbline.server.protocols.common.token_facts import read_facts
-from plumbline.server.protocols.common.tool_choice import with_repair
+from plumbline.server.protocols.common.tools.tool_choice import with_repair
 from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 
 __all__ = ["read_chat"]

@@ -23,7 +23,7 @@ from plumbline.contract.wire.errors import (
     unsupported_value,
 )
 from plumbline.server.protocols.common.fields import given, or_default
-from plumbline.server.protocols.common.tool_choice import (
+from plumbline.server.protocols.common.tools.tool_choice import (
     check_names,
     named_choice,
     plain_choice,

@@ -23,7 +23,7 @@ from plumbline.server.protocols.common.fields import given, or_default, refuse_g
 from plumbline.server.protocols.common.output_formats import read_format
 from plumbline.server.protocols.common.sampling.defaults import Defaults
 from plumbline.server.protocols.common.sealing import Sealer
-from plumbline.server.protocols.common.tool_choice import with_repair
+from plumbline.server.protocols.common.tools.tool_choice import with_repair
 from plumbline.server.protocols.messages.history import read_conversation
 from plumbline.server.protocols.messages.message_tools import read_tools
 

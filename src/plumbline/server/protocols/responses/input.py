@@ -35,7 +35,7 @@ from plumbline.contract.wire.errors import (
 from plumbline.server.protocols.common.fields import or_default, tag_of
 from plumbline.server.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.server.protocols.common.sealing import Sealer, UnsealError
-from plumbline.server.protocols.common.tool_choice import custom_arguments, is_cut
+from plumbline.server.protocols.common.tools.tool_choice import custom_arguments, is_cut
 from plumbline.server.protocols.responses.client_tools.history import (
     ClientCall,
     ClientOutput,

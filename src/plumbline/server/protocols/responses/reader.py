@@ -39,7 +39,7 @@ from plumbline.server.protocols.common.sampling.parameters import (
 )
 from plumbline.server.protocols.common.sealing import Sealer
 from plumbline.server.protocols.common.shared_fields import with_shared_fields
-from plumbline.server.protocols.common.tool_choice import with_repair
+from plumbline.server.protocols.common.tools.tool_choice import with_repair
 from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 from plumbline.server.protocols.responses.client_tools.search import shown_tools
 from plumbline.server.protocols.responses.input import read_entries, read_messages

@@ -22,7 +22,7 @@ from plumbline.contract._generated.tools import (
 )
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import or_default, tag_of
-from plumbline.server.protocols.common.tool_choice import (
+from plumbline.server.protocols.common.tools.tool_choice import (
     allowed_choice,
     custom_tool,
     named_choice,

@@ -17,7 +17,7 @@ from plumbline.contract._generated.tools import (
 )
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import tag_of
-from plumbline.server.protocols.common.tool_choice import check_names
+from plumbline.server.protocols.common.tools.tool_choice import check_names
 from plumbline.server.protocols.responses.client_tools.namespaces import Member, callable_tools
 
 __all__ = ["loaded_tools", "shown_tools", "shows_at_once"]

@@ -19,7 +19,7 @@ from plumbline.contract.wire.errors import (
     unsupported_value,
 )
 from plumbline.server.protocols.common.fields import given, or_default
-from plumbline.server.protocols.common.tool_choice import check_names
+from plumbline.server.protocols.common.tools.tool_choice import check_names
 from plumbline.server.protocols.responses.client_tools.search import shows_at_once
 
 __all__ = ["MAX_SERVERS", "public_url", "read_servers", "remote_choice"]

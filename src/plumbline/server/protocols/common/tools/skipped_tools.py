@@ -14,7 +14,7 @@ from plumbline.contract.wire.call import note_skipped
 from plumbline.contract.wire.errors import ApiError
 from plumbline.contract.wire.incoming import client_index, refused_tool
 from plumbline.server.protocols.common.fields import or_default
-from plumbline.server.protocols.common.tool_choice import ToolRequest
+from plumbline.server.protocols.common.tools.tool_choice import ToolRequest
 
 __all__ = ["read_skipping", "skips", "without_tool"]
 

@@ -14,28 +14,36 @@ from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.linear import can_pack
-from plumbline.engines.native.models.vision.gemma4 import Gemma4Vision, read_gemma4, read_gemma4_processor
-from plumbline.engines.native.models.vision.interface import Preparation, Vision, VisionEncoder
-from plumbline.engines.native.models.vision.llama4 import Llama4Vision, read_llama4, read_llama4_processor
-from plumbline.engines.native.models.vision.pixtral import (
+from plumbline.engines.native.models.vision.families.gemma4 import (
+    Gemma4Vision,
+    read_gemma4,
+    read_gemma4_processor,
+)
+from plumbline.engines.native.models.vision.families.llama4 import (
+    Llama4Vision,
+    read_llama4,
+    read_llama4_processor,
+)
+from plumbline.engines.native.models.vision.families.pixtral import (
     PixtralVision,
     read_mistral3,
     read_pixtral,
     read_pixtral_processor,
 )
-from plumbline.engines.native.models.vision.qwen import (
+from plumbline.engines.native.models.vision.families.qwen import (
     QwenVision,
     read_qwen2,
     read_qwen2_5,
     read_qwen3,
     read_qwen_processor,
 )
-from plumbline.engines.native.models.vision.square import (
+from plumbline.engines.native.models.vision.families.square import (
     SquareVision,
     read_gemma3,
     read_llava,
     read_square_processor,
 )
+from plumbline.engines.native.models.vision.interface import Preparation, Vision, VisionEncoder
 from plumbline.engines.native.models.vision.tower import TowerEncoder
 
 __all__ = ["VISIONS", "load_encoder", "read_preparation", "read_vision"]
