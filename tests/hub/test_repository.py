@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from plumbline.hub import repository as hub_repository
 from plumbline.hub.files import find_model
 from plumbline.hub.names import HubName, read_name
 from plumbline.hub.repository import HubError, cached, download, offer
+from plumbline.hub.transfer import repository_folder
 from plumbline.pocket import MODEL_DIR
 
 FILES = {
@@ -91,6 +95,60 @@ def test_other_bytes_than_the_hub_says_are_never_served(hub: Hub, text: str, dam
     hub.damaged.clear()
     download(offer(name))
     assert cached(name) is not None
+
+
+def _partial(hub: Hub, name: str, path: str, data: bytes) -> Path:
+    """Leave the beginning of a file in the cache, as an interrupted download does."""
+    digest = hashlib.sha256((hub.root / name / path).read_bytes()).hexdigest()
+    partial = repository_folder(name) / "blobs" / f"{digest}.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(data)
+    return partial
+
+
+@pytest.mark.parametrize(
+    ("begun", "ranges"), [(b"we", ["bytes=2-"]), (b"weights", []), (b"weights and more", [])]
+)
+def test_an_interrupted_download_goes_on_where_it_stopped(hub: Hub, begun: bytes, ranges: list[str]) -> None:
+    partial = _partial(hub, "o/folder", "model.safetensors", begun)
+    assert cached(_name("o/folder")) is None
+    folder = download(offer(_name("o/folder")))
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+    assert hub.ranges == ranges
+    assert not partial.exists()
+
+
+def test_a_damaged_beginning_is_removed(hub: Hub) -> None:
+    partial = _partial(hub, "o/folder", "model.safetensors", b"xx")
+    with pytest.raises(HubError, match="other bytes than the hub says"):
+        download(offer(_name("o/folder")))
+    assert not partial.exists()
+    download(offer(_name("o/folder")))
+
+
+def test_the_room_for_a_download_is_what_is_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    _partial(hub, "o/gguf", "m-Q4_K_M.gguf", b"fou")
+    monkeypatch.setattr(hub_repository.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1))
+    download(offer(_name("o/gguf")))
+
+
+def test_a_disk_that_fills_up_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    with pytest.raises(HubError, match=r"\(No space left on device\): make room, or set HF_HOME"):
+        download(offer(_name("o/gguf")))
+
+
+def test_two_downloads_of_a_file_take_turns(hub: Hub, capfd: pytest.CaptureFixture[str]) -> None:
+    (hub.root / "o/gguf/m-Q4_K_M.gguf").write_bytes(b"x" * 8)
+    hub.pace = 1
+    with ThreadPoolExecutor() as pool:
+        paths = set(pool.map(lambda _: download(offer(_name("o/gguf"))), range(2)))
+    assert len(paths) == 1
+    assert "Another program downloads m-Q4_K_M.gguf; waiting for it." in capfd.readouterr().err
+    assert sum(asked.startswith("GET") and "/resolve/" in asked for asked in hub.asked) == 1
 
 
 def test_an_interrupted_download_is_no_model(hub: Hub, tmp_path: Path) -> None:

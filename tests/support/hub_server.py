@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,11 +23,16 @@ def commit_of(name: str) -> str:
 
 
 class Hub:
-    """Repositories by name, each a folder; what was asked; and files whose bytes are damaged on the way."""
+    """Repositories by name, each a folder; what was asked; and files whose bytes are damaged on the way.
+
+    With `pace`, files come in pieces of so many bytes, ten a second.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.asked: list[str] = []
+        self.ranges: list[str] = []
+        self.pace = 0
         self.damaged: set[str] = set()
         self.gated: set[str] = set()
         self.url = ""
@@ -109,12 +115,14 @@ def hub_server(root: Path) -> Iterator[Hub]:
             tag = hashlib.sha256(data).hexdigest()
             if path.name in hub.damaged:
                 data = bytes(byte ^ 1 for byte in data)
-            self._send(
-                200 if path.is_file() else 404,
-                data,
-                {"ETag": f'"{tag}"', "X-Repo-Commit": commit_of(name)},
-                body=body,
-            )
+            headers = {"ETag": f'"{tag}"', "X-Repo-Commit": commit_of(name)}
+            status = 200 if path.is_file() else 404
+            if asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
+                hub.ranges.append(asked[0])
+                first, total = int(asked[1]), len(data)
+                status, data = 206 if first < total else 416, data[first:]
+                headers["Content-Range"] = f"bytes {first}-{total - 1}/{total}"
+            self._send(status, data, headers, body=body)
 
         def _send(
             self, status: int, data: bytes, headers: dict[str, str] | None = None, *, body: bool = True
@@ -124,8 +132,13 @@ def hub_server(root: Path) -> Iterator[Hub]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            if body and self.command != "HEAD":
-                self.wfile.write(data)
+            if not body or self.command == "HEAD":
+                return
+            while hub.pace and data:
+                self.wfile.write(data[: hub.pace])
+                data = data[hub.pace :]
+                time.sleep(0.1)
+            self.wfile.write(data)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub.url = f"http://127.0.0.1:{server.server_port}"

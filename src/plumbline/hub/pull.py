@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PullCommand", "RemoveCommand", "ask", "fetch_missing"]
 
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 _model = partial(Describe, "model")
 
 
@@ -51,6 +53,9 @@ class PullCommand(Command, frozen=True, kw_only=True):
             put(f"{download(offered)}")
         except HubError as error:
             raise UnusableInput(str(error)) from error
+        except KeyboardInterrupt:
+            print("Interrupted: the same command goes on where this one stopped.", file=sys.stderr)
+            return _INTERRUPTED
         put(f"Talk to it with `plumbline run {name}`, serve it with `plumbline serve {name}`.")
         return 0
 

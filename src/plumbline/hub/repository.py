@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import re
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,27 +12,13 @@ import msgspec
 
 from plumbline.hub.choice import NoModelError, chosen_files, entry_file
 from plumbline.hub.names import HubName
+from plumbline.hub.transfer import HubError, HubFile, check_bytes, fetch, partial_size
 from plumbline_conformance.console.sizes import size_text
 
 __all__ = ["HubError", "HubFile", "Offer", "cached", "download", "offer"]
 
-_PIECE = 1 << 20
-"""Bytes that are hashed at a time."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADVICE = "check the network, HF_ENDPOINT and HF_TOKEN"
-
-
-class HubError(FileNotFoundError):
-    """A model cannot be had from the hub; the message says why, and what to do."""
-
-
-class HubFile(msgspec.Struct, frozen=True):
-    """A file of a repository."""
-
-    path: str
-    size: int
-    """Bytes."""
-    sha256: str
-    """Its hash in hex digits; empty for a small file, of which the hub publishes none."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +82,9 @@ def offer(name: HubName) -> Offer:
     except NoModelError as error:
         raise HubError(f"{name.repository} cannot be served: {error}") from error
     files = tuple(
-        HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else "")
+        HubFile(
+            each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs and _is_hash(each.lfs.sha256) else ""
+        )
         for each in siblings
         if any(fnmatch(each.rfilename, pattern) for pattern in patterns)
     )
@@ -108,7 +97,7 @@ def offer(name: HubName) -> Offer:
 def download(offered: Offer) -> Path:
     """Download a model, or what is missing of it, and return its folder or GGUF file. Each new large file is hashed.
 
-    A download that was interrupted goes on where it was. The library shows its progress.
+    A download that was interrupted goes on where it stopped. The library shows its progress.
 
     Raises:
         HubError: the disk is too small, the hub cannot be reached, or a file has other bytes than the hub says.
@@ -117,19 +106,23 @@ def download(offered: Offer) -> Path:
 
     name = offered.name
     missing = [file for file in offered.files if not _has(offered, file.path)]
-    _check_room(sum(file.size for file in missing), Path(constants.HF_HUB_CACHE))
+    wanted = sum(file.size - partial_size(name.repository, file) for file in missing)
+    _check_room(wanted, Path(constants.HF_HUB_CACHE))
     try:
+        unchecked = [file for file in missing if not fetch(name.repository, offered.commit, file)]
         folder = Path(
             snapshot_download(
                 name.repository, revision=name.revision or None, allow_patterns=list(offered.patterns)
             )
         )
+    except HubError:
+        raise
     except Exception as error:  # The library raises errors of many kinds.
         raise HubError(_reason(name, error)) from error
     if folder.name != offered.commit:
         return download(offer(name))  # The branch has moved meanwhile.
-    for file in missing:
-        _check_bytes(folder / file.path, file)
+    for file in unchecked:
+        check_bytes(folder / file.path, file)
     return folder / entry_file(list(offered.patterns))
 
 
@@ -148,22 +141,6 @@ def _check_room(size: int, cache: Path) -> None:
         )
 
 
-def _check_bytes(path: Path, file: HubFile) -> None:
-    """Remove a file with other bytes than the hub says, and name it."""
-    if not file.sha256:
-        return
-    found = hashlib.sha256()
-    with path.open("rb") as opened:
-        while piece := opened.read(_PIECE):
-            found.update(piece)
-    if found.hexdigest() != file.sha256:
-        path.resolve().unlink()
-        path.unlink(missing_ok=True)
-        raise HubError(
-            f"{file.path} has arrived with other bytes than the hub says, and was removed: pull again"
-        )
-
-
 def _reason(name: HubName, error: Exception) -> str:
     """Say why the hub gives nothing, in one line."""
     from huggingface_hub import errors
@@ -179,8 +156,20 @@ def _reason(name: HubName, error: Exception) -> str:
         return f"{name.repository} has no revision {name.revision}"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{name} has not been downloaded, and HF_HUB_OFFLINE forbids it now"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return (
+            f"{name} could not be stored ({error.strerror}): make room, or set HF_HOME to a folder on another disk; "
+            "the next download goes on where this one stopped"
+        )
+    if isinstance(error, OSError) and error.filename:
+        return f"{name} could not be stored in {error.filename} ({error.strerror}): set HF_HOME to another folder"
     first = str(error).strip().partition("\n")[0][:300] or type(error).__name__
     return f"{name} could not be downloaded from the hub ({first}): {_ADVICE}"
+
+
+def _is_hash(text: str) -> bool:
+    """Whether a text is a SHA-256 in hex digits; it becomes the name of a file."""
+    return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
 def _is_inside(path: str) -> bool:
