@@ -18,7 +18,7 @@ from plumbline.hub import repository as hub_repository
 from plumbline.hub.files import find_model
 from plumbline.hub.names import HubName, read_name
 from plumbline.hub.repository import HubError, cached, download, offer
-from plumbline.hub.transfer import repository_folder
+from plumbline.hub.transfer import repository_folder, unfinished
 from plumbline.pocket import MODEL_DIR
 
 FILES = {
@@ -201,6 +201,35 @@ def test_pull_list_and_rm_keep_one_account(hub: Hub, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(["list", nowhere]) == 0
     assert "No model has been downloaded" in capsys.readouterr().out
+
+
+def test_what_an_interrupted_download_left_is_listed_and_removed(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _partial(hub, "o/folder", "model.safetensors", b"we")
+    main(["list", "http://127.0.0.1:1/v1"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "o/folder" in line)
+    assert "2 B  not finished: plumbline pull goes on" in line
+    assert main(["rm", "o/folder", "--yes"]) == 0
+    assert unfinished() == {}
+    main(["list", "http://127.0.0.1:1/v1"])
+    assert "o/folder" not in capsys.readouterr().out
+
+
+def test_the_pieces_of_a_file_are_one_model(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = hub.root / "o/pieces"
+    folder.mkdir()
+    for number in range(1, 4):
+        (folder / f"m-Q4_0-0000{number}-of-00003.gguf").write_bytes(b"x" * number)
+    assert main(["pull", "o/pieces"]) == 0
+    capsys.readouterr()
+    main(["list", "http://127.0.0.1:1/v1"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "o/pieces" in line)
+    assert line.split() == ["o/pieces:m-Q4_0-00001-of-00003.gguf", "6", "B", "GGUF"]
+    assert main(["rm", "o/pieces:m-Q4_0-00001-of-00003.gguf", "--yes"]) == 0
+    capsys.readouterr()
+    main(["list", "http://127.0.0.1:1/v1"])
+    assert "o/pieces" not in capsys.readouterr().out
 
 
 def test_a_local_model_needs_no_name(tmp_path: Path) -> None:

@@ -16,7 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GgufError", "Tensor", "is_later_piece", "piece_paths", "read_index", "read_metadata", "title_of"]
+__all__ = [
+    "GgufError",
+    "Tensor",
+    "first_piece",
+    "is_later_piece",
+    "piece_paths",
+    "read_index",
+    "read_metadata",
+    "title_of",
+]
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """By the number of a type: its format in `struct`."""
@@ -60,6 +69,11 @@ def is_later_piece(file: Path) -> bool:
     """Return whether the name of a file is that of a piece that another one begins."""
     found = _PIECE.search(file.name)
     return found is not None and int(found[1]) != 1
+
+
+def first_piece(file: Path) -> Path:
+    """Return the first piece of a file that is split, or the file."""
+    return file.with_name(_piece_name(file, 1))
 
 
 def title_of(file: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.base.gguf_file import is_later_piece
+from plumbline.base.gguf_file import first_piece, is_later_piece
 from plumbline.hub.names import read_name
 from plumbline.hub.repository import cached, download, offer
 
@@ -35,7 +35,7 @@ def find_model(text: str | Path) -> Path:
         if path.suffix != ".gguf":
             raise FileNotFoundError(f"{path} is neither a folder nor a GGUF file")
         if is_later_piece(path):
-            raise FileNotFoundError(f"{path} is a later piece of a model; give its first one, -00001-of-…")
+            raise FileNotFoundError(f"{path} is a later piece of a model; give {first_piece(path)}")
         return path
     name = read_name(str(text))
     if name is None:

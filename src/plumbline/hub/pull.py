@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from plumbline.hub.choice import NoModelError, chosen_files
 from plumbline.hub.names import HubName, read_name
 from plumbline.hub.repository import HubError, cached, download, offer
+from plumbline.hub.transfer import repository_folder
 from plumbline_conformance.console.command import Command
 from plumbline_conformance.console.options import Describe, OptionError, UnusableInput, shown
 from plumbline_conformance.console.sizes import size_text
@@ -124,6 +126,11 @@ def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
+    folder = repository_folder(name.repository)
+    if not name.part and not name.revision:  # With what interrupted downloads have left.
+        paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        size = sum(path.stat().st_size for path in paths)
+        return (size, partial(shutil.rmtree, folder)) if paths else None
     try:
         cache = scan_cache_dir()
     except CacheNotFound:
@@ -152,6 +159,8 @@ def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
         for path, file in files.items():
             path.unlink()
             file.blob_path.unlink(missing_ok=True)
+        if not any(path.is_file() for path in folder.rglob("*") if path.parent.name != "refs"):
+            shutil.rmtree(folder)
 
     sizes = {file.blob_path: file.size_on_disk for file in files.values()}
     return (sum(sizes.values()), remove) if files else None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["HubError", "HubFile", "check_bytes", "fetch", "partial_size", "repository_folder"]
+__all__ = ["HubError", "HubFile", "check_bytes", "fetch", "partial_size", "repository_folder", "unfinished"]
 
 _PIECE = 1 << 20
 """Bytes that are hashed at a time."""
@@ -51,6 +51,19 @@ def partial_size(repository: str, file: HubFile) -> int:
         return _partial(repository, file).stat().st_size
     except OSError:
         return 0
+
+
+def unfinished() -> dict[str, int]:
+    """Return the bytes of interrupted downloads by repository: the files of the cache that belong to no model yet."""
+    from huggingface_hub import constants
+
+    found = {}
+    for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
+        whole = {path.resolve() for path in folder.glob("snapshots/**/*") if path.is_file()}
+        sizes = [path.stat().st_size for path in folder.glob("blobs/*") if path.resolve() not in whole]
+        if sizes:
+            found["/".join(folder.name.split("--")[1:])] = sum(sizes)
+    return found
 
 
 def fetch(repository: str, commit: str, file: HubFile) -> bool:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from plumbline.base.gguf_file import first_piece
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
+from plumbline.hub.transfer import unfinished
 from plumbline.pocket import MODEL_NAME
 from plumbline_conformance.console.sizes import size_text
 
@@ -89,11 +91,15 @@ def _cached() -> Iterator[str]:
         ]
     except CacheNotFound:
         repositories = []
-    if not repositories:
+    rows = [row for each in sorted(repositories, key=lambda one: one.repo_id) for row in _rows(each)]
+    rows += [
+        (name, size, f"not finished: plumbline pull goes on, plumbline rm {name} removes it")
+        for name, size in sorted(unfinished().items())
+    ]
+    if not rows:
         yield "No model has been downloaded from the hub; plumbline pull OWNER/NAME downloads one."
         return
     yield "Downloaded from the hub (plumbline run NAME talks to one, plumbline serve NAME serves it):"
-    rows = [row for each in sorted(repositories, key=lambda one: one.repo_id) for row in _rows(each)]
     width = max(len(name) for name, _, _ in rows)
     yield from (f"  {name:{width}}  {size_text(size):>9}  {engine}" for name, size, engine in rows)
 
@@ -109,11 +115,12 @@ def _rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
         folders = [revision.snapshot_path for revision in repository.revisions]
         yield repository.repo_id, repository.size_on_disk, _engine(folders)
         return
-    named = [
-        (f"{repository.repo_id}:{path}", size, "GGUF")
-        for path, size in sorted(files.items())
-        if path.endswith(".gguf")
-    ]
+    sizes: dict[str, int] = {}
+    for path, size in files.items():
+        if path.endswith(".gguf"):
+            first = first_piece(Path(path)).as_posix()
+            sizes[first] = sizes.get(first, 0) + size
+    named = [(f"{repository.repo_id}:{path}", size, "GGUF") for path, size in sorted(sizes.items())]
     yield from named or [(repository.repo_id, repository.size_on_disk, "without a config.json")]
 
 
