@@ -232,6 +232,26 @@ def test_the_pieces_of_a_file_are_one_model(hub: Hub, capsys: pytest.CaptureFixt
     assert "o/pieces" not in capsys.readouterr().out
 
 
+def test_a_pull_without_the_hub_says_what_is_here(
+    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = download(offer(_name("o/gguf")))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["pull", "o/gguf"]) == 2
+    message = capsys.readouterr().err
+    assert "HF_HUB_OFFLINE is set" in message
+    assert f"can be used: {path}" in message
+    assert main(["pull", str(path)]) == 0
+    assert f"plumbline run {path}" in capsys.readouterr().out
+
+
+def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError, match=rf"GGUF files: give one of them, such as {tmp_path}/a\.gguf"):
+        find_model(tmp_path)
+
+
 def test_a_local_model_needs_no_name(tmp_path: Path) -> None:
     assert find_model(MODEL_DIR) == MODEL_DIR
     file = tmp_path / "a.gguf"

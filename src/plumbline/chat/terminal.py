@@ -176,6 +176,7 @@ class Terminal:
             if command == "save":
                 saved = _Saved(model=talk.model, fields=talk.fields, messages=talk.messages)
                 path.write_bytes(msgspec.json.format(msgspec.json.encode(saved)))
+                print(f"Saved {len(talk.messages)} messages to {path}.")
                 return
             with path.open("rb") as file:
                 found = msgspec.json.decode(file.read(_LONGEST), type=_Saved)
@@ -185,6 +186,7 @@ class Terminal:
             print(f"{path} has no conversation: {error}", file=sys.stderr)
         else:
             talk.fields, talk.messages = found.fields, found.messages
+            print(f"Loaded {len(talk.messages)} messages of {path}.")
 
 
 def field_value(text: str) -> Any:

@@ -50,7 +50,11 @@ def find_model(text: str | Path) -> Path:
 
 
 def _check_kinds(folder: Path) -> None:
-    """Refuse a folder with something that would be read without end, such as a pipe or a link to a device."""
+    """Refuse a folder of GGUF files, and one with something that would be read without end, such as a pipe."""
+    if not (folder / "config.json").exists() and (files := sorted(folder.glob("*.gguf"))):
+        raise FileNotFoundError(
+            f"{folder} has no config.json, but GGUF files: give one of them, such as {files[0]}"
+        )
     inner = [path for name in _INNER for path in (folder / name).glob("*")]
     for path in sorted([*folder.iterdir(), *inner]):
         if path.exists() and not path.is_file() and not path.is_dir():

@@ -48,13 +48,20 @@ class PullCommand(Command, frozen=True, kw_only=True):
 
     def run(self, out: Console) -> int:
         """Download it."""
+        if Path(self.name).expanduser().exists():
+            put(f"{self.name} is on this machine already. Talk to it with `plumbline run {self.name}`.")
+            return 0
         name = _named(self.name)
         try:
             offered = offer(name)
             put(f"{offered}")
             put(f"{download(offered)}")
         except HubError as error:
-            raise UnusableInput(str(error)) from error
+            if (path := cached(name)) is None:
+                raise UnusableInput(str(error)) from error
+            raise UnusableInput(
+                f"{error}. What was downloaded before is here and can be used: {path}"
+            ) from error
         except KeyboardInterrupt:
             print("Interrupted: the same command goes on where this one stopped.", file=sys.stderr)
             return _INTERRUPTED

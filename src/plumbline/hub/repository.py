@@ -155,7 +155,7 @@ def _reason(name: HubName, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name.repository} has no revision {name.revision}"
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{name} has not been downloaded, and HF_HUB_OFFLINE forbids it now"
+        return f"HF_HUB_OFFLINE is set, which forbids to ask the hub for {name}: unset it"
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return (
             f"{name} could not be stored ({error.strerror}): make room, or set HF_HOME to a folder on another disk; "

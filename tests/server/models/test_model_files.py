@@ -26,7 +26,7 @@ def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"owner/name has not been downloaded, and HF_HUB_OFFLINE forbids it now"
+        FileNotFoundError, match=r"HF_HUB_OFFLINE is set, which forbids to ask the hub for owner/name"
     ):
         find_model("owner/name")
 
