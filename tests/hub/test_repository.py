@@ -212,6 +212,7 @@ def test_what_an_interrupted_download_left_is_listed_and_removed(
     assert "2 B  not finished: plumbline pull goes on" in line
     assert main(["rm", "o/folder", "--yes"]) == 0
     assert unfinished() == {}
+    capsys.readouterr()
     main(["list", "http://127.0.0.1:1/v1"])
     assert "o/folder" not in capsys.readouterr().out
 

@@ -134,7 +134,7 @@ def hub_server(root: Path) -> Iterator[Hub]:
             self.end_headers()
             if not body or self.command == "HEAD":
                 return
-            while hub.pace and data:
+            while hub.pace and "/resolve/" in self.path and data:
                 self.wfile.write(data[: hub.pace])
                 data = data[hub.pace :]
                 time.sleep(0.1)

@@ -130,7 +130,7 @@ def _named(text: str) -> HubName:
 
 def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
     """Return the bytes that removing a model frees, and what removes it; None if nothing of it is here."""
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     folder = repository_folder(name.repository)
@@ -139,7 +139,7 @@ def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
         size = sum(path.stat().st_size for path in paths)
         return (size, partial(shutil.rmtree, folder)) if paths else None
     try:
-        cache = scan_cache_dir()
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
     except CacheNotFound:
         return None
     of = (each for each in cache.repos if each.repo_type == "model" and each.repo_id == name.repository)
