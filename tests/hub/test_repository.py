@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from support.hub_server import Hub, commit_of, hub_server
+from support.servers.live import live
+from support.speaking import speaking
 
 from plumbline.cli import main
 from plumbline.hub import repository as hub_repository
@@ -20,6 +23,7 @@ from plumbline.hub.names import HubName, read_name
 from plumbline.hub.repository import HubError, cached, download, offer
 from plumbline.hub.transfer import repository_folder, unfinished
 from plumbline.pocket import MODEL_DIR
+from plumbline.server.settings import Settings
 
 FILES = {
     "o/gguf": {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight", "README.md": b"no"},
@@ -251,6 +255,20 @@ def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(FileNotFoundError, match=rf"GGUF files: give one of them, such as {tmp_path}/a\.gguf"):
         find_model(tmp_path)
+
+
+def test_run_finds_the_server_that_serves_the_file_of_a_name(
+    hub: Hub, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve OWNER/NAME` gives a GGUF file the name of the file."""
+    (hub.root / "o/gguf/test-model.gguf").write_bytes(b"x")
+    download(offer(_name("o/gguf:test-model.gguf")))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with live(lambda: speaking("hello"), Settings()) as server:
+        for url in (["--url", f"{server.url}/v1"], []):
+            monkeypatch.setattr("plumbline.chat.command._DEFAULT_URL", f"{server.url}/v1")
+            assert main(["run", *url, "o/gguf:test-model.gguf", "hi"]) == 0
+            assert "hello" in capfd.readouterr().out
 
 
 def test_a_local_model_needs_no_name(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import httpx2
 from rich.console import Console
 
+from plumbline.base.gguf_file import title_of
 from plumbline.chat.conversation import ChatSession
 from plumbline.chat.own_server import own_server
 from plumbline.chat.terminal import Terminal, field_value
@@ -94,14 +95,12 @@ class RunCommand(Command, frozen=True, kw_only=True):
         """Yield a client of the server to talk to, and the name of its model."""
         with _remote(self.url or _DEFAULT_URL, self.api_key) as client:
             names = _models(client)
-            if self.url is not None:
-                if not names:
-                    raise UnusableInput(f"no server of the API answers at {self.url}, or it lists no model")
-                yield client, self.name or names[0]
-                return
-            wanted = {self.name, Path(self.name).name.removesuffix(".gguf")} if self.name else set(names[:1])
-            if served := [name for name in names if name in wanted]:
-                yield client, served[0]
+            if self.url is not None and not names:
+                raise UnusableInput(f"no server of the API answers at {self.url}, or it lists no model")
+            wanted = _served_names(self.name) if self.name else set(names[:1])
+            served = [name for name in names if name in wanted]
+            if served or self.url is not None:
+                yield client, served[0] if served else self.name
                 return
         if self.name:
             from plumbline.hub.pull import fetch_missing
@@ -118,6 +117,16 @@ class RunCommand(Command, frozen=True, kw_only=True):
         ):
             status.stop()
             yield client, _models(client)[0]
+
+
+def _served_names(name: str) -> set[str]:
+    """Return the names that a server may give a model: the file's, if NAME on the hub stands for a file."""
+    from plumbline.hub.names import read_name
+    from plumbline.hub.repository import cached
+
+    hub_name = None if Path(name).exists() else read_name(name)
+    file = cached(hub_name) if hub_name is not None else None
+    return {name, title_of(Path(name)), title_of(file or Path(name))}
 
 
 def _remote(url: str, api_key: str | None) -> httpx2.Client:

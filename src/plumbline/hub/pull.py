@@ -166,7 +166,7 @@ def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
         for path, file in files.items():
             path.unlink()
             file.blob_path.unlink(missing_ok=True)
-        if not any(path.is_file() for path in folder.rglob("*") if path.parent.name != "refs"):
+        if not any(path.is_file() for kind in ("blobs/*", "snapshots/**/*") for path in folder.glob(kind)):
             shutil.rmtree(folder)
 
     sizes = {file.blob_path: file.size_on_disk for file in files.values()}
