@@ -20,7 +20,7 @@ from plumbline_conformance.console.sizes import size_text
 from plumbline_conformance.console.streams import put
 
 if TYPE_CHECKING:
-    from huggingface_hub import CachedFileInfo
+    from huggingface_hub import CachedFileInfo, CachedRevisionInfo
     from rich.console import Console
 
 __all__ = ["PullCommand", "RemoveCommand", "ask", "fetch_missing"]
@@ -154,13 +154,20 @@ def _stored(name: HubName) -> tuple[int, Callable[[], None]] | None:
     if not name.part:
         plan = cache.delete_revisions(*(each.commit_hash for each in revisions))
         return (plan.expected_freed_size, plan.execute) if revisions else None
+    return _stored_part(folder, revisions, name.part)
+
+
+def _stored_part(
+    folder: Path, revisions: list[CachedRevisionInfo], part: str
+) -> tuple[int, Callable[[], None]] | None:
+    """Do as `_stored` for one GGUF file with its pieces, in all of these revisions."""
     files: dict[Path, CachedFileInfo] = {}
     for revision in revisions:
         by_path = {
             each.file_path.relative_to(revision.snapshot_path).as_posix(): each for each in revision.files
         }
         with suppress(NoModelError):
-            files |= {by_path[path].file_path: by_path[path] for path in chosen_files(by_path, name.part)}
+            files |= {by_path[path].file_path: by_path[path] for path in chosen_files(by_path, part)}
 
     def remove() -> None:
         for path, file in files.items():
