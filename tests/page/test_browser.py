@@ -248,6 +248,19 @@ def test_responses_continue_what_is_stored(visit: Any, pocket: Live) -> None:
     assert sent[2]["previous_response_id"] == sent[1]["previous_response_id"]
 
 
+def test_a_control_shows_the_default_of_the_model(visit: Any, pocket: Live) -> None:
+    """The pocket model answers with temperature 0 where a request says nothing, not with the contract's 1."""
+    page = visit(pocket).open()
+    shown = page.get_by_label("temperature").first
+    assert [
+        shown.get_attribute("placeholder"),
+        page.get_by_label("top_p").first.get_attribute("placeholder"),
+    ] == [
+        "0",
+        "1",
+    ]
+
+
 def test_controls_of_the_contract_are_sent(visit: Any, pocket: Live) -> None:
     seen = visit(pocket)
     page = seen.open()

@@ -143,7 +143,8 @@ function react() {
   on("problem", notice);
   on("conversations", conversations);
   on("settings", () => again("settings"));
-  on("api", () => { state.conversation.api = state.settings.api; again("settings"); emit("models"); });
+  on("api", () => { state.conversation.api = state.settings.api; emit("models"); });
+  on("models", () => again("settings"));
   on("models", () => { $("stored").hidden = !(state.settings.api === "responses" && state.status?.stores); });
   on("shown", () => again("events", "tokens"));
   on("judged", (live) => state.shown === live && again("events"));

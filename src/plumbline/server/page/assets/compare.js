@@ -7,7 +7,7 @@ import { $, h, seconds } from "./dom.js";
 import { presets } from "./presets.js";
 import { Prose } from "./prose.js";
 import { keep, newRecord, requestBody } from "./run.js";
-import { add, emit, path, save, state } from "./state.js";
+import { add, emit, path, save, state, usualOf } from "./state.js";
 import { EventReader, failure, send } from "./stream.js";
 import { t } from "./texts.js";
 
@@ -33,7 +33,7 @@ class Side {
     const { api } = settings;
     const values = (settings.params[api] ??= {});
     const known = (state.controls[api] || []).filter(({ name }) => NUMBERS.includes(name));
-    const model = h("select", { onchange: () => (settings.model = model.value) },
+    const model = h("select", { onchange: () => { settings.model = model.value; this.fields(); } },
       ...state.models.map(({ id }) => h("option", { value: id, selected: id === settings.model }, id)));
     const saved = Object.entries(presets());
     const preset = h("select", { onchange: () => {
@@ -44,7 +44,7 @@ class Side {
     this.form.replaceChildren(...[field(t("model"), model), saved.length > 0 && field(t("preset"), preset),
       api !== "completions" && field(t("system"), system),
       ...known.map(({ name, minimum, maximum, kind, default: usual }) => field(name, h("input", { type: "number", min: minimum, max: maximum,
-        step: kind === "integer" ? 1 : "any", value: values[name] ?? "", placeholder: usual ?? t("default"), onchange: ({ target }) => {
+        step: kind === "integer" ? 1 : "any", value: values[name] ?? "", placeholder: usualOf({ name, default: usual }, settings.model) ?? t("default"), onchange: ({ target }) => {
           if (target.value === "") delete values[name];
           else values[name] = Number(target.value);
         } })))].filter(Boolean));

@@ -7,7 +7,7 @@ import { FORMATS as EXAMPLES, TOOL } from "./examples.js";
 import { presetFields } from "./presets.js";
 import { requestBody } from "./run.js";
 import { showRequest } from "./snippets.js";
-import { path, saveSettings, state } from "./state.js";
+import { path, saveSettings, state, usualOf } from "./state.js";
 import { t } from "./texts.js";
 
 const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
@@ -98,7 +98,7 @@ function input(control, values) {
   const number = kind !== "string";
   return h("input", {
     type: number ? "number" : "text", min: minimum, max: maximum, step: kind === "integer" ? 1 : "any",
-    value: values[name] ?? "", placeholder: control.default !== undefined ? `${control.default}` : t("default"),
+    value: values[name] ?? "", placeholder: `${usualOf(control, state.settings.model) ?? t("default")}`,
     onchange: (event) => {
       if (event.target.reportValidity()) change(number && event.target.value !== "" ? Number(event.target.value) : event.target.value);
     },

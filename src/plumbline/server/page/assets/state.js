@@ -39,6 +39,9 @@ export const on = (name, listener) => (listeners[name] ??= []).push(listener);
 export const emit = (name, value) => (listeners[name] || []).forEach((listener) => listener(value));
 
 export const modelFacts = () => state.status?.models.find((model) => model.names.includes(state.settings.model));
+// What a parameter is where a request leaves it out: the model's own default, or the contract's.
+export const usualOf = (control, model) =>
+  state.models.find(({ id }) => id === model)?.default_sampling_params?.[control.name] ?? control.default;
 export const readsPictures = () => Boolean(modelFacts()?.engine.modalities.includes("image"));
 
 const STORES = ["conversations", "records"];
