@@ -306,7 +306,7 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):
-            for top_p, min_p in ((1.0, 0.0), (0.6, 0.0), (1.0, 0.1), (0.9, 0.02)):
+            for top_p, min_p in ((1.0, 0.0), (0.0, 0.0), (0.6, 0.0), (1.0, 0.1), (0.9, 0.02)):
                 cases.append((temperature, top_k, top_p, min_p))
     temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*cases, strict=True))
     rows = len(cases)

@@ -285,8 +285,10 @@ def _threshold_kernel(
                 x = tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf"))
                 kept += tl.where(x >= threshold, tl.exp((x - largest) / temperature), 0.0)
             mass = tl.sum(kept, axis=0)
+        # Every logit keeps no mass at all: a top_p of 0 wants a little, which the largest has.
+        wanted = tl.maximum(top_p, 1e-30) * mass
         nucleus = _least_kept(
-            logits_ptr, near_ptr, borders_ptr, sums, top_p * mass, vocab, largest, temperature,
+            logits_ptr, near_ptr, borders_ptr, sums, wanted, vocab, largest, temperature,
             False, BLOCK, NEAR, BORDERS,
         )  # fmt: skip
         threshold = tl.maximum(threshold, nucleus)
