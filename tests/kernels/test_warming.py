@@ -2,11 +2,13 @@
 
 * Every variant is in one share, and adapters have variants of their own.
 * What has been compiled is found again by its content: a warm cache means that a start compiles nothing.
-* A process that dies or hangs is an error that names the kernel, and ends the others.
+* A process that dies or hangs is an error that names the kernel, and ends the others. So does a load that fails.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from collections import Counter
@@ -18,10 +20,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from plumbline.cli import main
+from plumbline.engines.native.models import WeightsError
 from plumbline.port.progress import LoadProgress, watched
 from plumbline.server.loading.native import compilers as ahead
+from plumbline.server.loading.native import native_loader
 from plumbline.server.loading.native.compile_share import Job, compile_share
 from plumbline.server.loading.native.compilers import Compiled, CompilerError, Compilers
+from plumbline.server.settings import Settings
 
 triton = pytest.importorskip("triton")
 
@@ -122,6 +128,28 @@ def test_a_process_that_dies_or_hangs_is_an_error_that_names_the_kernel(
     assert time.monotonic() - began < 20
     assert all(each.process.poll() is not None for each in compilers._processes)
     assert not [*ahead.cache_folder().glob("plumbline-*")], "what failed has not been compiled"
+
+
+def test_a_load_that_fails_ends_the_processes(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers = Compilers(job, (sys.executable, "-c", "import time; time.sleep(100)"))
+    monkeypatch.setattr(native_loader, "_compilers", lambda *_: compilers)
+    folder = shutil.copytree(job.folder, tmp_path / "damaged")
+    os.truncate(folder / "model.safetensors", 1000)
+
+    with pytest.raises(WeightsError):
+        native_loader.build_native(Settings(), "model", folder, None, lambda *_: None, lambda _: [])
+    assert compilers._processes
+    assert all(each.process.poll() is not None for each in compilers._processes)
+
+
+@pytest.mark.parametrize("option", [("--max-model-len", "0"), ("--lora-rank", "-1")])
+def test_limits_that_are_none_are_refused_before_a_process_begins(
+    option: tuple[str, str], job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["warm", job.folder, "--target", "sm_90", *option]) == 2
+    assert f"{option[0]} must be an integer of at least" in capsys.readouterr().err
 
 
 def test_the_stage_counts_and_a_second_start_begins_no_process(job: Job) -> None:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -73,7 +73,7 @@ class _Process:
 
 
 class Compilers:
-    """Processes that compile the kernels of a model, from the construction on.
+    """Processes that compile the kernels of a model, from the construction to the end of the context.
 
     Args:
         job: the model and its limits.
@@ -95,6 +95,12 @@ class Compilers:
         self._processes = [
             _Process([*command, str(share), str(count)], self._lines) for share in range(count)
         ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def wait(self) -> Compiled:
         """Wait for all of them, and report how many variants there are.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -113,37 +114,37 @@ def build_native(
     held = held_bytes(described, config, dtype)
     check_memory(held, weights, graphs, device)
     library, without = _cpu_kernels(settings, described, dtype, device)
-    compilers = _compilers(settings, model, folder, dtype, config)
-    loaded = _load(settings, model, folder, dtype, config, library)
-    if room is not None:
-        # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
-        widths = [sum(place.layer.shape) for place in loaded.places]
-        taken = graphs + states + adapter_bytes(settings, widths, dtype)
-        room = gpu_cache_bytes(settings, device, taken)
-        config = engine_config(model, settings, dtype, room)
-        held = held_bytes(described, config, dtype)
-    capture = None
-    if graphs:
-        capture = Capture(
-            CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence, config.batch_invariant
+    with _compilers(settings, model, folder, dtype, config) as compilers:
+        loaded = _load(settings, model, folder, dtype, config, library)
+        if room is not None:
+            # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
+            widths = [sum(place.layer.shape) for place in loaded.places]
+            taken = graphs + states + adapter_bytes(settings, widths, dtype)
+            room = gpu_cache_bytes(settings, device, taken)
+            config = engine_config(model, settings, dtype, room)
+            held = held_bytes(described, config, dtype)
+        capture = None
+        if graphs:
+            capture = Capture(
+                CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence, config.batch_invariant
+            )
+        runner = ModelRunner(
+            loaded,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            device=device,
+            num_states=config.max_num_seqs + config.num_snapshots,
+            capture=capture,
+            exact=config.batch_invariant,
         )
-    runner = ModelRunner(
-        loaded,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        device=device,
-        num_states=config.max_num_seqs + config.num_snapshots,
-        capture=capture,
-        exact=config.batch_invariant,
-    )
-    adapters = None
-    if settings.loras or settings.lora_dir:
-        adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
-    if compilers is not None:
-        try:
-            compilers.wait()
-        except CompilerError as error:
-            raise OptionError("--engine", f"is plumbline, and {error}; give another") from error
+        adapters = None
+        if settings.loras or settings.lora_dir:
+            adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
+        if compilers is not None:
+            try:
+                compilers.wait()
+            except CompilerError as error:
+                raise OptionError("--engine", f"is plumbline, and {error}; give another") from error
     _prepare_steps(runner, config, 0 if adapters is None else adapters.max_rank)
     # After the places of adapters: the first step records which operations there are.
     means = without if loaded.library is None else _share(settings, runner, loaded.library)
@@ -164,14 +165,14 @@ def build_native(
 
 def _compilers(
     settings: Settings, model: NativeModel, folder: Path, dtype: torch.dtype, config: EngineConfig
-) -> Compilers | None:
+) -> Compilers | nullcontext[None]:
     """Begin to compile the kernels of a model on a GPU while its weights are read.
 
     Files and AMD's GPUs do without: the steps before the first request compile one after the other what is missing.
     """
     device = device_of(settings.device)
     if device.type != "cuda" or model.gguf is not None or torch.version.hip is not None:
-        return None
+        return nullcontext()
     return Compilers(
         Job(
             folder=str(folder),

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
+
 from plumbline_conformance.console.command import Command
 from plumbline_conformance.console.options import Describe, OptionError
 from plumbline_conformance.console.streams import put
@@ -37,9 +39,12 @@ class WarmCommand(Command, frozen=True, kw_only=True):
         _kernels("the GPU's architecture, such as sm_90", "sm_N", default="that of this machine's GPU"),
     ] = None
     max_model_len: Annotated[
-        int | None, _kernels("tokens of a request", "N", default="the model's, which includes fewer")
+        Annotated[int, Meta(ge=1)] | None,
+        _kernels("tokens of a request", "N", default="the model's, which includes fewer"),
     ] = None
-    lora_rank: Annotated[int, _kernels("the largest rank of its adapters", "N", default="no adapters")] = 0
+    lora_rank: Annotated[
+        Annotated[int, Meta(ge=0)], _kernels("the largest rank of its adapters", "N", default="no adapters")
+    ] = 0
 
     def run(self, out: Console) -> int:
         """Compile them."""
@@ -52,7 +57,9 @@ class WarmCommand(Command, frozen=True, kw_only=True):
         settings = Settings(models=(("", self.name),), device="cpu")
         folder, gguf = find_files(settings)
         if gguf is not None:
-            raise OptionError("MODEL", "must be a model folder: llama.cpp runs GGUF files on a GPU")
+            raise OptionError(
+                "MODEL", "must be a model folder: kernels for a GGUF file are compiled when it is loaded"
+            )
         began = time.monotonic()
         try:
             job = _job(settings, folder, capability, self.max_model_len, self.lora_rank)
