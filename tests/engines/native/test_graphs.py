@@ -164,7 +164,7 @@ def test_a_bucket_has_one_memory_and_rows_without_a_request_write_nothing() -> N
     assert runner.graphs is not None
     states = [torch.full_like(each, 3.0).copy_(each) for pair in runner._kv for each in pair]
     runner.graphs.record_all()
-    assert len(recorder.results) == len(bucket_sizes(16)) == 5
+    assert len(recorder.results) == len(bucket_sizes(16)) == 6
     for before, now in zip(states, (each for pair in runner._kv for each in pair), strict=True):
         assert torch.equal(before[:16], now[:16])  # All but the state that no request has.
     for name in "abc":
@@ -172,7 +172,7 @@ def test_a_bucket_has_one_memory_and_rows_without_a_request_write_nothing() -> N
     driver.run()
 
     assert recorder.replays >= 8
-    assert len(recorder.results) == 5
+    assert len(recorder.results) == 6
     assert driver.tokens["a"] == driver.tokens["b"] == driver.tokens["c"]
 
 
@@ -325,20 +325,21 @@ def test_graphs_verify_proposed_tokens(asked: list[tuple[list[int], float]], mos
         assert recorder.replays
 
 
-def test_a_step_of_proposals_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not a prompt, which would be launched kernel by kernel."""
-    recorder = Rerunning()
-    driver = build(recorder, compiled=True)
+@pytest.mark.parametrize("max_num_seqs", [16, 1])
+def test_a_step_of_proposals_is_one_graph(max_num_seqs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a prompt, nor more rows than were recorded, which would be launched kernel by kernel."""
+    driver = build(Rerunning(), compiled=True, max_num_seqs=max_num_seqs)
     driver.core._slots._apart = True
-    forward = driver.core._runner._model.forward
-    lengths: list[int] = []
+    takes = ModelRunner._takes_graph
+    eager: list[int] = []
 
-    def counting(token_ids: Tensor, batch: Any, *rest: Any) -> Tensor:
-        lengths.append(batch.max_query_len)
-        return forward(token_ids, batch, *rest)
+    def taking(runner: ModelRunner, inputs: Any) -> bool:
+        taken = takes(runner, inputs)
+        eager.extend([] if taken else [len(inputs.token_ids)])
+        return taken
 
-    monkeypatch.setattr(driver.core._runner._model, "forward", counting)
-    driver.add("a", [5, 6, 7] * 8, temperature=0.0, max_tokens=40, ignore_eos=True)
+    monkeypatch.setattr(ModelRunner, "_takes_graph", taking)
+    driver.add("a", [5, 6, 7] * 8, temperature=0.0, max_tokens=60, ignore_eos=True)
     driver.run()
     assert driver.core.scheduler.speculator.num_accepted > 10
-    assert [length for length in lengths if length > 1] == [24]
+    assert set(eager) == {24}, "only the prompt"

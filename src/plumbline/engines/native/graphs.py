@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.cuda import GRAPH_PRIORITY
+from plumbline.engines.native.scheduling.speculation import MOST_PROPOSED
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
@@ -213,8 +214,13 @@ def graphs_bytes(most: int, vocab_size: int, itemsize: int) -> int:
 def bucket_sizes(most: int) -> list[int]:
     """Return the numbers of rows that steps of up to `most` requests are recorded for.
 
+    A sole request may have a row for each token that is proposed, too.
+
     >>> bucket_sizes(40)
     [1, 2, 4, 8, 16, 32, 48]
+    >>> bucket_sizes(1)
+    [1, 2, 4, 8, 16, 32]
     """
+    most = max(most, 1 + MOST_PROPOSED)
     small = [1 << power for power in range(_STEP.bit_length()) if 1 << power < 2 * most]
     return small + list(range(2 * _STEP, most + _STEP, _STEP))

@@ -24,7 +24,7 @@ from plumbline.engines.native.scheduling.pace import RowCost
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.masks import mask_into
 
-__all__ = ["MOST_SPECULATING", "NOTHING", "PromptLookup", "Proposal", "Speculator"]
+__all__ = ["MOST_PROPOSED", "MOST_SPECULATING", "NOTHING", "PromptLookup", "Proposal", "Speculator"]
 
 MOST_SPECULATING = 8
 """Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
@@ -48,7 +48,7 @@ _HOPELESS = 0.9
 """Chance that pays too little: where it is needed, a right token is no reason to look the next one up."""
 _NEW_TEXT = 16
 """Look-ups in a row that find nothing, after which only each fourth token is looked up."""
-_MOST = 16
+MOST_PROPOSED = 16
 """Tokens of a proposal at most: more cost more than a row of a step that is bound by memory."""
 _INDEXED_AT_ONCE = 2048
 """Tokens that one call indexes at most, in some milliseconds: streams wait for it."""
@@ -104,7 +104,7 @@ class PromptLookup:
             return []
         self._blank = 0
         count, chance = 1, self._chance**2
-        while chance >= least_chance and count < min(most, _MOST):
+        while chance >= least_chance and count < min(most, MOST_PROPOSED):
             count += 1
             chance *= self._chance
         # What followed may reach the end: then the text has a period, which goes on.
@@ -233,7 +233,7 @@ class Speculator:
             return Proposal(tuple(guess)) if guess else NOTHING
         if most < 1:
             return NOTHING
-        return self._constrained(state, state.matcher, guess, min(most, _MOST))
+        return self._constrained(state, state.matcher, guess, min(most, MOST_PROPOSED))
 
     def may_propose(self, state: RequestState) -> bool:
         """Return whether tokens may be proposed after the next token of a request, which is not known yet."""
