@@ -10,12 +10,14 @@ import itertools
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.weights.model_families import CASES
 from support.weights.reach import reach_of_runs
 from torch import Tensor
+from triton.runtime import interpreter
 
 from plumbline.engines.native.models import describe, random_model
 from plumbline_kernels import (
@@ -224,6 +226,25 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
         expected = attention.paged_attention_torch(q, *caches, given, 0.3, window, softcap, sinks, tiled)
         torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
         assert not expected.isnan().any()
+
+
+def test_a_prompt_that_ends_a_block_reads_no_further_entry_of_its_table(randn, monkeypatch):
+    """The last query sees all tiles whole, and the table of the last sequence may end with the memory."""
+    monkeypatch.setattr(attention_triton, "_tiles", lambda *_: (SMALL, True))
+    batch = make_batch([(17, 32)], 16)
+    table = batch.block_tables[:, :2].contiguous()
+    cache = randn(4, 16, 1, 16, dtype=torch.float16)
+    memory, read = interpreter._interpreter, []
+
+    def load(pointers, mask, *more):
+        read.extend(pointers[mask].tolist())
+        return memory.load(pointers, mask, *more)
+
+    monkeypatch.setattr(interpreter, "_interpreter", SimpleNamespace(load=load, store=memory.store))
+    q = randn(17, 1, 16, dtype=torch.float16)
+    attention.paged_attention(q, cache, cache, replace(batch, block_tables=table), 0.3, None)
+    assert table.data_ptr() + table.nbytes - 4 in read
+    assert table.data_ptr() + table.nbytes not in read
 
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):

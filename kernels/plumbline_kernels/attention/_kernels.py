@@ -44,7 +44,8 @@ def _walk(
     dim = tl.arange(0, HD_PAD)
     dim_mask = dim < HD
     if PAGES:
-        page = tl.load(table + first_tile * TILE // BLOCK_SIZE)
+        # Where all tiles are behind, the table may end here.
+        page = tl.load(table + first_tile * TILE // BLOCK_SIZE, mask=first_tile < end_tile, other=0)
     for tile in range(first_tile, end_tile):
         key = tile * TILE + tl.arange(0, TILE)
         if PAGES:
