@@ -92,14 +92,13 @@ def _product_kernel(
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias with the same bits for a row in any batch.
 
     Args:
         x: [T, in], or [B, T, in] for as many products; rows are contiguous.
         weight: [out, in], or [B, out, in].
         bias: [out].
-        out: [T, out] or [B, T, out], where the result goes; a new tensor if there is none.
     """
     check(x.dim() == weight.dim() and x.dim() in (2, 3), "product: x and weight must have as many dimensions")
     check(x.shape[-1] == weight.shape[-1], "product: x and weight must have as many inputs")
@@ -107,8 +106,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor |
     check(x.stride(-1) == 1, "product: rows of x must be contiguous")
     *parts, tokens, inputs = x.shape
     outputs = weight.shape[-2]
-    if out is None:
-        out = torch.empty((*parts, tokens, outputs), dtype=x.dtype, device=x.device)
+    out = torch.empty((*parts, tokens, outputs), dtype=x.dtype, device=x.device)
     if not tokens:
         return out
     if (
