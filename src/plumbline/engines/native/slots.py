@@ -269,9 +269,8 @@ class _Rows:
         self._given: list[Tensor] = []
         self._num_given = 0
         for index, entry in enumerate(decodes):
-            if (
-                entry.state.images
-            ):  # A prompt may end with an image, and have all but its last token computed.
+            # A prompt may end with an image, and have all but its last token computed.
+            if entry.state.images:
                 self.place_images(entry.state, entry.start, last_tokens[index : index + 1])
 
     def place_images(self, state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
