@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from plumbline.cli import main
+from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
 from plumbline.engines.native.models import WeightsError
 from plumbline.port.progress import LoadProgress, watched
 from plumbline.server.loading.native import compilers as ahead
@@ -150,6 +151,24 @@ def test_limits_that_are_none_are_refused_before_a_process_begins(
 ) -> None:
     assert main(["warm", job.folder, "--target", "sm_90", *option]) == 2
     assert f"{option[0]} must be an integer of at least" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_command_compiles_what_a_server_with_its_options_needs(
+    exact: bool, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    def begin(job: Job) -> Compilers:
+        jobs.append(job)
+        return made(job, ("true",))
+
+    made = ahead.Compilers
+    monkeypatch.setattr(ahead, "Compilers", begin)
+    assert main(["warm", job.folder, "--target", "sm_90", *["--batch-invariant"] * exact]) == 0
+    assert [(each.exact, each.block_size, each.max_num_seqs) for each in jobs] == [
+        (exact, GPU_BLOCK_SIZE, Settings().max_num_seqs)
+    ]
 
 
 def test_the_stage_counts_and_a_second_start_begins_no_process(job: Job) -> None:

@@ -45,6 +45,7 @@ class WarmCommand(Command, frozen=True, kw_only=True):
     lora_rank: Annotated[
         Annotated[int, Meta(ge=0)], _kernels("the largest rank of its adapters", "N", default="no adapters")
     ] = 0
+    batch_invariant: Annotated[bool, _kernels("those of a server with --batch-invariant")] = False
 
     def run(self, out: Console) -> int:
         """Compile them."""
@@ -62,7 +63,7 @@ class WarmCommand(Command, frozen=True, kw_only=True):
             )
         began = time.monotonic()
         try:
-            job = _job(settings, folder, capability, self.max_model_len, self.lora_rank)
+            job = self._job(settings, folder, capability)
             compiled = Compilers(job).wait()
         except UnsupportedModelError as error:
             raise OptionError("MODEL", f"does not run on a GPU with our engine: {error}") from error
@@ -75,35 +76,37 @@ class WarmCommand(Command, frozen=True, kw_only=True):
         put("On another machine put them there too, or name the folder in TRITON_CACHE_DIR.")
         return 0
 
+    def _job(self, settings: Settings, folder: Path, capability: int) -> Job:
+        """Return what a server needs, with the default options but for those of this command.
 
-def _job(settings: Settings, folder: Path, capability: int, max_model_len: int | None, max_rank: int) -> Job:
-    """Return what a server with the default options needs.
+        Raises:
+            UnsupportedModelError: our engine does not run the model on a GPU.
+        """
+        from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
+        from plumbline.engines.native.models import UnsupportedModelError
+        from plumbline.engines.native.models.support import exact_problem, kernels_problem
+        from plumbline.server.loading.native.compile_share import Job
+        from plumbline.server.loading.native.memory import num_batched_tokens
+        from plumbline.server.loading.native.native_model import describe_model
 
-    Raises:
-        UnsupportedModelError: our engine does not run the model on a GPU.
-    """
-    from plumbline.engines.native.engine_config import GPU_BLOCK_SIZE
-    from plumbline.engines.native.models import UnsupportedModelError
-    from plumbline.engines.native.models.support import kernels_problem
-    from plumbline.server.loading.native.compile_share import Job
-    from plumbline.server.loading.native.memory import num_batched_tokens
-    from plumbline.server.loading.native.native_model import describe_model
-
-    model = describe_model(settings, folder, None)
-    if (problem := kernels_problem(model.description)) is not None:
-        raise UnsupportedModelError(problem)
-    return Job(
-        folder=str(folder),
-        capability=capability,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=num_batched_tokens(settings),
-        block_size=GPU_BLOCK_SIZE,
-        max_model_len=max_model_len or model.description.context_length,
-        dtype=str(model.description.dtype).removeprefix("torch."),
-        max_rank=max_rank,
-        max_loras=settings.max_loras,
-        images=model.images is not None,
-    )
+        model = describe_model(settings, folder, None)
+        if (problem := kernels_problem(model.description)) is not None:
+            raise UnsupportedModelError(problem)
+        if self.batch_invariant and (problem := exact_problem(model.description)) is not None:
+            raise OptionError("--batch-invariant", f"is not possible for this model on a GPU: {problem}")
+        return Job(
+            folder=str(folder),
+            capability=capability,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=num_batched_tokens(settings),
+            block_size=GPU_BLOCK_SIZE,
+            max_model_len=self.max_model_len or model.description.context_length,
+            dtype=str(model.description.dtype).removeprefix("torch."),
+            max_rank=self.lora_rank,
+            max_loras=settings.max_loras,
+            images=model.images is not None,
+            exact=self.batch_invariant,
+        )
 
 
 def _capability(target: str | None) -> int:
