@@ -37,6 +37,8 @@ SHAPE = {
     "pad_token_id": None,
 }
 NARROW = "weights of 4 bits"
+STATES = "qwen3_next"
+"""Without proposals: a state cannot go back to where one was wrong."""
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"]},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
@@ -45,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "layer_types": ["sliding_attention", "full_attention"],
     },
-    "qwen3_next": {
+    STATES: {
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
@@ -93,6 +95,7 @@ def test_no_kernel_is_compiled_after_the_start(family: str) -> None:
     assert day.late == {}
     assert day.late_variants == 0
     assert day.before.total() >= 15
+    assert family == STATES or day.proposed > 50
     assert day.first_token(0.95) < 0.2
 
 

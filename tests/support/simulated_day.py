@@ -37,6 +37,8 @@ _COMPILE = 1.0
 _DECODE, _STEP, _TOKEN = 0.0055, 0.005, 27e-6
 """Seconds of a decode step as a graph, and of another step and each of its tokens: 8 B weights on an H100."""
 _RANK = 32
+_OTHER = 0.1
+"""Chance of another token than the one that is drawn mostly."""
 
 
 @dataclass
@@ -47,6 +49,8 @@ class Day:
     """Compiled before the engine was ready."""
     late: Counter[str] = field(default_factory=Counter)
     """Compiled while requests waited."""
+    proposed: int = 0
+    """Tokens that were verified."""
     first_tokens: list[float] = field(default_factory=list)
     now: float = 0.0
     late_variants: int = 0
@@ -63,6 +67,8 @@ class _Runner(ModelRunner):
     """A runner whose steps take time."""
 
     day: Day
+    is_exact = True
+    """So tokens are proposed, as on a GPU."""
 
     def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
         """Take the time of a decode."""
@@ -72,12 +78,13 @@ class _Runner(ModelRunner):
     def forward(self, inputs: StepInputs) -> None:
         """Take the time of a step."""
         super().forward(inputs)
+        self.day.proposed += len(inputs.draw_states) - len({id(state) for state in inputs.draw_states})
         self.day.now += _DECODE if self._has_logits else _STEP + _TOKEN * len(inputs.token_ids)
 
 
 def _drawn(*given: Tensor) -> Tensor:
-    """Draw tokens that are in the vocabulary: kernels have written none."""
-    return torch.randint(0, given[0].shape[1], sample(*given).shape)
+    """Draw tokens that are in the vocabulary, mostly the same one: kernels have written none."""
+    return (torch.rand(sample(*given).shape) < _OTHER).to(torch.int64)
 
 
 def simulate(
@@ -111,7 +118,6 @@ def simulate(
             block_size=GPU_BLOCK_SIZE,
             num_blocks=1024,
             max_num_seqs=64,
-            speculation=False,
             batch_invariant=exact,
         )
         model = model_of()
