@@ -187,6 +187,16 @@ def test_the_stage_counts_and_a_second_start_begins_no_process(job: Job) -> None
     other.stop()
 
 
+def test_a_cache_that_takes_no_mark_does_not_end_the_start(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is mounted read-only, and has the kernels of another number of requests."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    compilers = Compilers(job, (sys.executable, "-c", "print('found a')"))
+    assert compilers.wait() == Compiled(0, len(compilers._processes))
+
+
 @pytest.mark.long
 def test_a_warm_cache_means_that_a_start_compiles_nothing(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -129,8 +130,10 @@ class Compilers:
         finally:
             self.stop()
         if self._processes:
-            self._mark.parent.mkdir(parents=True, exist_ok=True)
-            self._mark.touch()
+            # A cache that is mounted read-only takes no mark: then the next start looks again.
+            with suppress(OSError):
+                self._mark.parent.mkdir(parents=True, exist_ok=True)
+                self._mark.touch()
         return Compiled(new, found)
 
     def stop(self) -> None:
