@@ -63,14 +63,17 @@ class PromptLookup:
         chance: of its first proposed token to be right.
     """
 
-    __slots__ = ("_begun", "_blank", "_chance", "_followers", "_hopeless", "_indexed", "_misses", "resume")
+    __slots__ = (
+        *("_begun", "_blank", "_chance", "_followers", "_hopeless", "_indexed", "_misses", "_num_begun"),
+        "resume",
+    )
 
     def __init__(self, chance: float = _CHANCE) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
         """Where the token after the latest occurrence of a run is."""
         self._begun: set[tuple[int, ...]] = set()
-        """The first two tokens of all runs."""
-        self._indexed = _GRAM
+        """The first two tokens of all runs; empty on CPUs, which never ask for them."""
+        self._indexed = self._num_begun = _GRAM
         self._chance = chance
         self._misses = 0
         self._hopeless = False
@@ -115,9 +118,14 @@ class PromptLookup:
         """Return whether there is a token after which `propose` may return some; `tokens` come before it."""
         if len(tokens) + 1 < self.resume:
             return False
+        end = len(tokens)
+        seen = min(end, self._num_begun + _INDEXED_AT_ONCE)
+        for after in range(self._num_begun, seen):
+            self._begun.add(tuple(tokens[after - _GRAM : after - 1]))
+        self._num_begun = max(seen, self._num_begun)
         last = tuple(tokens[1 - _GRAM :])
         # The run that ends here has no follower yet.
-        return not self._index(tokens) or last in self._begun or last == tuple(tokens[-_GRAM:-1])
+        return seen < end or last in self._begun or last == tuple(tokens[-_GRAM:-1])
 
     def _index(self, tokens: Sequence[int]) -> bool:
         """Take the runs of further tokens into the index; returns whether it has all."""
@@ -125,7 +133,6 @@ class PromptLookup:
         indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
         for after in range(self._indexed, indexed):
             self._followers[tuple(tokens[after - _GRAM : after])] = after
-            self._begun.add(tuple(tokens[after - _GRAM : after - 1]))
         self._indexed = max(indexed, self._indexed)
         return indexed == end
 
