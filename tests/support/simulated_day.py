@@ -10,7 +10,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.native.warm import warm_up
 from plumbline.engines.request import PlacedAdapter
+from plumbline.engines.sampling import sampler
 from plumbline.engines.sampling.sampler import TokensInFlight
 from plumbline.port.engine import GenerateRequest
 from plumbline.port.sampling_params import SamplingParams
@@ -82,9 +85,9 @@ class _Runner(ModelRunner):
         self.day.now += _DECODE if self._has_logits else _STEP + _TOKEN * len(inputs.token_ids)
 
 
-def _drawn(*given: Tensor) -> Tensor:
+def _drawn(generator: torch.Generator, *given: Tensor) -> Tensor:
     """Draw tokens that are in the vocabulary, mostly the same one: kernels have written none."""
-    return (torch.rand(sample(*given).shape) < _OTHER).to(torch.int64)
+    return (torch.rand(sample(*given).shape, generator=generator) < _OTHER).to(torch.int64)
 
 
 def simulate(
@@ -112,7 +115,12 @@ def simulate(
         phase[name] += 1
         day.now += _COMPILE
 
-    with compiling_for(90, compiled), torch.inference_mode():
+    # Kernels have written no logits, so what is there must not say which token is the largest, or that one is NaN.
+    greedy = patch.object(
+        sampler, "_first_largest", lambda logits: torch.zeros(len(logits), dtype=torch.int64)
+    )
+    drawn = patch.object(sampler, "_possible", lambda token_ids, _: token_ids)
+    with greedy, drawn, compiling_for(90, compiled), torch.inference_mode():
         config = EngineConfig(
             max_model_len=8192,
             block_size=GPU_BLOCK_SIZE,
@@ -130,7 +138,8 @@ def simulate(
             capture=Capture(CompileRecorder(), config.max_num_seqs, config.blocks_per_sequence, exact),
             exact=exact,
         )
-        runner.day, runner._sampler._sample = day, _drawn
+        runner.day = day
+        runner._sampler._sample = partial(_drawn, torch.Generator().manual_seed(seed))
         adapters = AdapterTable(model, capacity=2, max_rank=_RANK)
         assert runner.graphs is not None
         runner.graphs.record_all()
