@@ -7,8 +7,8 @@ not known may change what the model computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from plumbline.base.end_tokens import EndTokenError, token_ids
 from plumbline.engines.native.models.description import Activation, UnsupportedModelError
 
-__all__ = ["MOST_SHOWN", "Fields", "Json"]
+__all__ = ["MOST_LAYERS", "MOST_SHOWN", "Fields", "Json", "readable"]
 
 Json = Mapping[str, Any]
 
@@ -32,8 +32,17 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu2": "relu2",
     "xielu": "xielu",
 }
-_MOST = {"num_hidden_layers": 10_000}
-"""Layers are described one by one: a config of 300 bytes with 2**31 of them would take 16 GB."""
+MOST_LAYERS = 10_000
+_MOST_OF_HEADS = 2**13
+_MOST = {
+    "num_hidden_layers": MOST_LAYERS,
+    "hidden_size": 2**20,
+    **dict.fromkeys(
+        ("head_dim", "num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        _MOST_OF_HEADS,
+    ),
+}
+"""Layers, and rows of heads, are listed one by one: a config of 300 bytes with 2**31 of them would take 16 GB."""
 _MOST_OF_ANY = 2**31 - 1
 """What the kernels index with."""
 MOST_SHOWN = 80
@@ -51,6 +60,28 @@ _OF_TRAINING = (
 )
 _OF_GENERATION = "bos_token_id cache_implementation pad_token_id temperature tokenizer_class top_k top_p"
 """What the tokenizer and the generation config decide."""
+
+
+@contextmanager
+def readable(what: str, latest: Callable[[], str]) -> Iterator[None]:
+    """Refuse a value with which a reader cannot compute, such as a string where it expects a list.
+
+    Args:
+        what: has the value, with its verb.
+        latest: returns the name that was read last.
+
+    Raises:
+        UnsupportedModelError: the block failed; the message names what was read last.
+    """
+    try:
+        yield
+    except UnsupportedModelError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"{what} a value that cannot be read, probably of {latest()}: "
+            f"{type(error).__name__}: {str(error)[:MOST_SHOWN]!r}"
+        ) from error
 
 
 class Fields:
@@ -72,22 +103,9 @@ class Fields:
         value = self._values.get(name)
         return default if value is None else value
 
-    @contextmanager
-    def readable(self) -> Iterator[None]:
-        """Refuse a value with which a family's reader cannot compute, such as a string where it expects a list.
-
-        Raises:
-            UnsupportedModelError: the block failed; the message names the field that was read last.
-        """
-        try:
-            yield
-        except UnsupportedModelError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UnsupportedModelError(
-                f"config.json has a value that cannot be read, probably of {self._latest or 'model_type'}: "
-                f"{type(error).__name__}: {str(error)[:MOST_SHOWN]!r}"
-            ) from error
+    def readable(self) -> AbstractContextManager[None]:
+        """Refuse a value with which a family's reader cannot compute; see `readable`."""
+        return readable("config.json has", lambda: self._latest or "model_type")
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give fields the names that other families have for them.
@@ -126,6 +144,14 @@ class Fields:
         if value > (most := _MOST.get(name, _MOST_OF_ANY)):
             raise UnsupportedModelError(f"{name} is larger than {most}, the most that is supported")
         return value
+
+    def optional(self, name: str) -> int | None:
+        """Return a positive integer, or None where the field is missing or null.
+
+        Raises:
+            UnsupportedModelError: see `integer`.
+        """
+        return None if self.get(name) is None else self.integer(name)
 
     def number(self, name: str, default: float) -> float:
         """Return a finite number.

@@ -150,7 +150,7 @@ def every(fields: Fields, pattern: int, *, first: bool = False) -> list[str]:
 
 def windows(fields: Fields, types: Iterable[str]) -> tuple[int | None, ...]:
     """Return the attention window of layers of these types: `sliding_window` for those with one."""
-    window = fields.get("sliding_window")
+    window = fields.optional("sliding_window")
     return tuple(window if kind == SLIDING else None for kind in types)
 
 

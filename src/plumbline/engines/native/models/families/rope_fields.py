@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,6 +37,13 @@ _RENAMED = {
     "short_mscale": "short_scale",
     "long_mscale": "long_scale",
 }
+
+_LISTS = ("short_factor", "long_factor")
+_POSITIVE = (
+    *_LISTS,
+    *("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"),
+    "original_max_position_embeddings",
+)
 
 _MOST_PAIRS = 512
 """Pairs of a head with an axis each."""
@@ -86,6 +94,8 @@ def read_rope(
     found.pop("type", None)
     theta = float(found.pop("rope_theta", None) or rope_theta(fields, theta))
     fields.without_effect("rope_theta")
+    if not 1 < theta < math.inf:
+        raise UnsupportedModelError(f"rope_theta must be a number larger than 1, not {theta}")
     # transformers up to 5.17 writes it in both places.
     rotated = fields.number("partial_rotary_factor", part or 1.0)
     rotated = float(found.pop("partial_rotary_factor", None) or rotated)
@@ -141,8 +151,7 @@ def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str
     if unknown := found.keys() - _FIELDS[kind] - further:
         raise UnsupportedModelError(f"rope_parameters of type {kind!r} has unknown fields: {sorted(unknown)}")
     for name, value in found.items():
-        if not isinstance(value, int | float | list):
-            raise UnsupportedModelError(f"{name} of rope_parameters must be a number, not {value!r}")
+        _check_number(name, value)
     for name in _NEEDED.get(kind, ()):
         if name not in found:
             raise UnsupportedModelError(f"rope_parameters of type {kind!r} needs a {name}")
@@ -150,9 +159,23 @@ def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str
         return {}
     if kind in ("yarn", "longrope"):
         found.setdefault("factor", length / original)
+    _check_number("original_max_position_embeddings", original)
     found["original_max_position_embeddings"] = int(original)
     values = {_RENAMED.get(name, name): value for name, value in found.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _check_number(name: str, value: object) -> None:
+    """Refuse a field of a scaling with which no frequencies can be computed."""
+    numbers = value if isinstance(value, list) and name in _LISTS else [value]
+    if not all(isinstance(each, int | float) and abs(each) < math.inf for each in numbers):
+        raise UnsupportedModelError(
+            f"{name} of rope_parameters must be a number, not {value!r:.{MOST_SHOWN}}"
+        )
+    if name in _POSITIVE and not all(1e-9 < each < 1e9 for each in numbers):
+        raise UnsupportedModelError(
+            f"{name} of rope_parameters must be positive and below 1e9, not {value!r:.{MOST_SHOWN}}"
+        )
 
 
 def read_ropes(

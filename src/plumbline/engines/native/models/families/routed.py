@@ -22,6 +22,8 @@ __all__ = ["corrected_router", "deepseek_experts", "layers_by_type", "next_token
 def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
     """Read the experts; by default they are chosen by `corrected_router`."""
     width, shared = fields.integer("moe_intermediate_size"), fields.get("n_shared_experts", 0)
+    if shared:
+        fields.integer("n_shared_experts")
     return Experts(
         number=fields.integer("n_routed_experts"),
         width=width,

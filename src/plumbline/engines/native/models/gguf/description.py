@@ -42,6 +42,7 @@ _TYPES = {_F32: "float32", _F16: "float16"}
 _EMBEDDING = "token_embd.weight"
 """It is widened, as a table; if it is also the output layer, that keeps its levels."""
 _MATRIX = 2
+_MOST_PAIRS = 4096
 _HALF_BYTE = 4
 _FACTOR = 4
 """Bytes of a scale and of a shift, at most."""
@@ -204,6 +205,8 @@ def _with_numbers(
         }
         rotations["attention_factor"] = attention
     if max(divisors := numbers.get(FACTORS, (1.0,))) >= _NEVER:
+        if FULL not in rotations:
+            raise UnsupportedModelError(f"{FACTORS} must turn every pair of a head for this architecture")
         rotations[FULL]["partial_rotary_factor"] = divisors.count(1.0) / len(divisors)
 
 
@@ -211,12 +214,18 @@ def _numbers(tensor: Tensor) -> tuple[float, ...]:
     """Read a tensor that says how positions are rotated."""
     if tensor.kind != _F32 or len(tensor.shape) != 1:
         raise UnsupportedModelError("tensors of rotations must be fp32 numbers")
+    (count,) = tensor.shape
+    if not 0 < count <= _MOST_PAIRS:
+        raise UnsupportedModelError(f"tensors of rotations must have 1 to {_MOST_PAIRS} numbers, not {count}")
     with tensor.file.open("rb") as stream:
-        stream.seek(tensor.offset)
-        data = stream.read(4 * tensor.shape[0]) if tensor.shape[0] < 4096 else b""
-    if len(data) != 4 * tensor.shape[0]:
+        stream.seek(min(tensor.offset, tensor.file.stat().st_size))
+        data = stream.read(4 * count)
+    if len(data) != 4 * count:
         raise UnsupportedModelError(f"{tensor.file.name} ends inside the tensors of rotations")
-    return tuple(torch.frombuffer(bytearray(data), dtype=torch.float32).tolist())
+    found = torch.frombuffer(bytearray(data), dtype=torch.float32).tolist()
+    if not all(0 < number < math.inf for number in found):
+        raise UnsupportedModelError("tensors of rotations must have positive numbers")
+    return tuple(found)
 
 
 def _with_ropes(description: ModelDescription, **changes: Any) -> ModelDescription:

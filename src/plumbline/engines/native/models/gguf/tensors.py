@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +27,9 @@ _MERGED = {"self_attn.qkv_proj": "attn_qkv", "mlp.experts.gate_up_proj": "ffn_ga
 """Merged projections of a layer, as files name them."""
 _OF_LAYER = re.compile(r"[a-z.]+\.(\d+)\.(.+)")
 """The number of a layer, and the part of it, in the names of a family's checkpoint."""
-_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAYER = re.compile(r"blk\.(\d{1,6})\.")
+_MOST_MISSING = 1000
+_MOST_NUMBERS_A_BYTE = 8
 _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types of numbers that are stored as they are, by their number."""
 
@@ -72,8 +73,7 @@ class GgufTensors:
         if entry is None and end == "weight" and base.endswith("kv_b_proj"):
             return self._keys_and_values(base, shape, dtype)
         if entry is None:
-            self._missing.append(f"{stored} ({name})")
-            return torch.zeros(shape, dtype=dtype, device=self._device)
+            return self._without(f"{stored} ({name})", shape, dtype)
         self._unused.discard(stored)
         if expert is not None:
             entry = self._part(stored, entry, int(expert[1]))
@@ -105,17 +105,31 @@ class GgufTensors:
             stored = f"{self._names.get_name(base.replace('kv_b_proj', part))}.weight"
             entry = self._entries.get(stored)
             if entry is None or len(entry.shape) != 3:
-                self._missing.append(stored)
-                return torch.zeros(shape, dtype=dtype, device=self._device)
+                return self._without(stored, shape, dtype)
             self._unused.discard(stored)
             heads, rows, columns = entry.shape
             whole = self._read(stored, replace(entry, shape=(heads * rows, columns)), dtype)
             found.append(dense(whole, dtype, self._device).view(heads, rows, columns))
         keys, values = found
-        joined = torch.cat((keys.transpose(1, 2), values), 1).flatten(0, 1)
-        if joined.shape != shape:
-            raise WeightsError(f"{base} has shape {list(joined.shape)}, the metadata ask for {list(shape)}")
-        return joined
+        rows, columns = len(keys) * (keys.shape[2] + values.shape[1]), keys.shape[1]
+        if (len(keys), columns) != (len(values), values.shape[2]) or (rows, columns) != shape:
+            raise WeightsError(
+                f"{base} has shapes {list(keys.shape)} and {list(values.shape)}, the metadata ask for {list(shape)}"
+            )
+        return torch.cat((keys.transpose(1, 2), values), 1).flatten(0, 1)
+
+    def _without(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Record a missing tensor, and return zeros.
+
+        Raises:
+            WeightsError: there are many, or the tensor would be larger than all of the file, so metadata are wrong.
+        """
+        self._missing.append(name)
+        most = _MOST_NUMBERS_A_BYTE * sum(len(data) for data in self._data.values())
+        if len(self._missing) > _MOST_MISSING or math.prod(shape) > most:
+            self._unused.clear()
+            self.finish()
+        return torch.zeros(shape, dtype=dtype, device=self._device)
 
     def finish(self) -> None:
         """Refuse the file if a tensor was missing or not used.
@@ -146,7 +160,7 @@ class GgufTensors:
 
     def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> Tensor | StoredWeight:
         if entry.kind in _PLAIN:
-            size = _PLAIN[entry.kind].itemsize * int(np.prod(entry.shape))
+            size = _PLAIN[entry.kind].itemsize * math.prod(entry.shape)
             stored = self._bytes(name, entry, size).view(_PLAIN[entry.kind]).view(entry.shape)
             return stored.to(self._device, dtype)
         if len(entry.shape) != 2:
@@ -208,7 +222,7 @@ def _names(model: GgufModel) -> Any:
         raise UnsupportedModelError("the gguf package is missing: pip install gguf") from None
     for number, name in gguf.MODEL_ARCH_NAMES.items():
         if name == model.architecture:
-            return gguf.get_tensor_name_map(number, 1 + max(map(_layer, model.tensors), default=-1))
+            return gguf.get_tensor_name_map(number, len(model.description.layers))
     raise UnsupportedModelError(
         f"the installed gguf package does not know {model.architecture}: pip install --upgrade gguf"
     )

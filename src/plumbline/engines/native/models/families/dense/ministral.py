@@ -45,7 +45,7 @@ def _ministral3(fields: Fields) -> ModelDescription:
     parameters = {**_YARN, **(fields.get("rope_parameters") or {})}
     parameters.pop("max_position_embeddings", None)
     rope = read_rope(fields, 1000000.0, parameters=parameters, further=own)
-    mixer = Attention(**heads(fields, head_dim=128), rope=rope, window=fields.get("sliding_window"))
+    mixer = Attention(**heads(fields, head_dim=128), rope=rope, window=fields.optional("sliding_window"))
     return model(fields, alike(fields, mixer, dense(fields)), rms(fields))
 
 

@@ -44,7 +44,9 @@ _MISTRAL3 = Wrapped(
 def _mistral(fields: Fields) -> ModelDescription:
     fields.refuse("attention_bias", "mlp_bias")
     # Pixtral 12B leaves the number of heads out.
-    mixer = Attention(**heads(fields, number=32), rope=read_rope(fields), window=fields.get("sliding_window"))
+    mixer = Attention(
+        **heads(fields, number=32), rope=read_rope(fields), window=fields.optional("sliding_window")
+    )
     return model(fields, alike(fields, mixer, dense(fields)))
 
 

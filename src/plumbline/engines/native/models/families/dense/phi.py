@@ -26,7 +26,7 @@ def _phi3(fields: Fields) -> ModelDescription:
     mixer = Attention(
         **heads(fields),
         rope=read_rope(fields, parameters=parameters, part=1.0),
-        window=fields.get("sliding_window"),
+        window=fields.optional("sliding_window"),
     )
     norm = rms(fields)
     return model(fields, alike(fields, mixer, dense(fields)), norm, names=_MERGED)

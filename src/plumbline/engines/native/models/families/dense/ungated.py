@@ -63,7 +63,7 @@ def _starcoder2(fields: Fields) -> ModelDescription:
         rope=read_rope(fields),
         qkv_bias=bias,
         o_bias=bias,
-        window=fields.get("sliding_window"),
+        window=fields.optional("sliding_window"),
     )
     block = ungated(fields, "gelu_pytorch_tanh", bias=bias)
     norm = Norm(kind="layer", eps=fields.number("norm_epsilon", 1e-5), bias=True)

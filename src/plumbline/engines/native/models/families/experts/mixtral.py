@@ -35,7 +35,7 @@ SPARSE = Names(
 def _mixtral(fields: Fields) -> ModelDescription:
     fields.refuse("attention_bias", "mlp_bias")
     rope = read_rope(fields, 1000000.0)
-    mixer = Attention(**heads(fields), rope=rope, window=fields.get("sliding_window"))
+    mixer = Attention(**heads(fields), rope=rope, window=fields.optional("sliding_window"))
     experts = Experts(
         number=fields.integer("num_local_experts", 8),
         width=fields.integer("intermediate_size"),
@@ -50,7 +50,7 @@ def _phimoe(fields: Fields) -> ModelDescription:
     fields.without_effect("input_jitter_noise")
     rope = read_rope(fields, 1000000.0, further=frozenset({"short_mscale", "long_mscale"}))
     mixer = Attention(
-        **heads(fields), rope=rope, window=fields.get("sliding_window"), **attention_bias(fields)
+        **heads(fields), rope=rope, window=fields.optional("sliding_window"), **attention_bias(fields)
     )
     top_k = fields.integer("num_experts_per_tok", 2)
     jitter = fields.number("router_jitter_noise", 0.01)

@@ -53,7 +53,7 @@ def _qwen2(fields: Fields) -> ModelDescription:
 def _qwen3(fields: Fields) -> ModelDescription:
     fields.without_effect("max_window_layers")
     fields.refuse("use_mrope", "mlp_bias")
-    window = fields.get("sliding_window") if fields.flag("use_sliding_window") else None
+    window = fields.optional("sliding_window") if fields.flag("use_sliding_window") else None
     each = (window,) * fields.integer("num_hidden_layers")
     number = fields.integer("num_local_experts", fields.integer("num_experts", 128))
     block = experts(fields, number, None)

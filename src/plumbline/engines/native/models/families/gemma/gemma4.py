@@ -39,7 +39,11 @@ def _gemma4(fields: Fields) -> ModelDescription:
     if (ways := fields.get("use_bidirectional_attention")) not in (None, "vision"):
         raise UnsupportedModelError(f"use_bidirectional_attention {ways!r:.{MOST_SHOWN}} is not supported")
     vocab, width = fields.integer("vocab_size"), fields.get("hidden_size_per_layer_input", 256)
-    if width and fields.integer("vocab_size_per_layer_input", vocab) != vocab:
+    if (
+        width
+        and fields.integer("hidden_size_per_layer_input", width)
+        and (fields.integer("vocab_size_per_layer_input", vocab) != vocab)
+    ):
         raise UnsupportedModelError("vocab_size_per_layer_input must be vocab_size")
     fields.without_effect("vocab_size_per_layer_input use_double_wide_mlp")
     types = (*layer_types(fields, every(fields, 6))[:-1], FULL)
@@ -55,7 +59,7 @@ def _gemma4(fields: Fields) -> ModelDescription:
         tied=True,
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         token_inputs=width,
-        logits_softcap=fields.get("final_logit_softcapping"),
+        logits_softcap=fields.number("final_logit_softcapping", 0.0) or None,
         names=_NAMES,
     )
 

@@ -28,7 +28,7 @@ def latent_attention(fields: Fields, *, interleaved: bool = True) -> Latent:
         value_dim=fields.integer("v_head_dim", 128),
         rope=rope,
         scale=scale,
-        query_rank=fields.get("q_lora_rank"),
+        query_rank=fields.optional("q_lora_rank"),
         bias=fields.flag("attention_bias"),
     )
 

@@ -10,7 +10,9 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from plumbline.engines.native.models.checkpoint import some
 from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.fields import MOST_LAYERS, MOST_SHOWN
 from plumbline.engines.native.models.gguf.architectures import classic, dense, experts, gemma, hybrid
 from plumbline.engines.native.models.gguf.architectures.dense import OLMO3
 from plumbline.engines.native.models.gguf.architectures.experts import DEEPSEEK_V2
@@ -36,7 +38,8 @@ _READ = (
     "rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow"
 )
 """Keys that `config_of` reads."""
-_NEEDED = "attention.head_count embedding_length "
+_NEEDED = "attention.head_count block_count embedding_length "
+"""Keys that must be positive integers."""
 _WITHOUT_EFFECT = "rope.scaling.finetuned tensor_data_layout"
 
 _NO_EXPERTS = "expert_count expert_used_count"
@@ -82,33 +85,31 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
     architecture = architecture_of(metadata, tensors)
     if architecture is None:
         raise UnsupportedModelError(
-            f"general.architecture {name!r} is not supported ({', '.join(ARCHITECTURES)} are)"
+            f"general.architecture {name!r:.{MOST_SHOWN}} is not supported ({', '.join(ARCHITECTURES)} are)"
         )
-    keys = {
-        key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")
-    }
+    keys = Keys(
+        {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
+    )
     named = _KEYS | dict(architecture.keys)
     unneeded = {key for key in _NO_EXPERTS.split() if not keys.get(key)}
     unknown = sorted(keys.keys() - named.keys() - unneeded - set(f"{_READ} {_WITHOUT_EFFECT}".split()))
     if unknown:
-        raise UnsupportedModelError(
-            f"the metadata have keys that are not known for {name}: {', '.join(unknown)}"
-        )
+        raise UnsupportedModelError(f"the metadata have keys that are not known for {name}: {some(unknown)}")
     if missing := [key for key in (_NEEDED + architecture.needed).split() if key not in keys]:
         raise UnsupportedModelError(f"the metadata lack {', '.join(missing)}, which {name} needs")
-    found = {named[key]: value for key, value in keys.items() if named.get(key)}
-    found.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", [])))
-    if "block_count" in keys:  # It counts the layers that predict further tokens.
-        found["num_hidden_layers"] = keys["block_count"] - keys.get("nextn_predict_layers", 0)
     _check_shape(keys, architecture.partial)
+    found = {named[key]: value for key, value in keys.items() if named.get(key)}
+    found["num_hidden_layers"] = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    with keys.readable():
+        found.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", [])))
+        fields = architecture.fields(keys, tensors)
+        if architecture.rotated and "rope_parameters" not in fields:
+            fields["rope_parameters"] = rope(keys)
     biased = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"} & set(tensors)
     if architecture.biases and biased and architecture.model_type != "qwen2":
         found["attention_bias"] = True
     if architecture.biases and "blk.0.ffn_down.bias" in tensors:
         found["mlp_bias"] = True
-    fields = architecture.fields(keys, tensors)
-    if architecture.rotated and "rope_parameters" not in fields:
-        fields["rope_parameters"] = rope(keys)
     return {
         "model_type": architecture.model_type,
         "tie_word_embeddings": "output.weight" not in tensors,
@@ -119,12 +120,24 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
 
 def _check_shape(keys: Keys, partial: bool) -> None:
     """Refuse shapes that no family here has."""
+    for name in _NEEDED.split():
+        if type(keys[name]) is not int or keys[name] <= 0:
+            raise UnsupportedModelError(
+                f"{name} must be a positive integer, not {keys[name]!r:.{MOST_SHOWN}}"
+            )
+    layers, further = keys["block_count"], keys.get("nextn_predict_layers", 0)
+    if layers > MOST_LAYERS:
+        raise UnsupportedModelError(f"block_count is larger than {MOST_LAYERS}, the most that is supported")
+    if type(further) is not int or not 0 <= further < layers:
+        raise UnsupportedModelError(
+            f"nextn_predict_layers must be less than block_count, not {further!r:.{MOST_SHOWN}}"
+        )
     heads, width = keys["attention.head_count"], keys["embedding_length"]
-    if not isinstance(heads, int) or not isinstance(width, int) or heads <= 0:
-        raise UnsupportedModelError("attention.head_count and embedding_length must be positive integers")
     if "attention.kv_lora_rank" in keys:  # Latent attention, whose keys, values and rotations differ.
         return
     head_dim = keys.get("attention.key_length", width // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if keys.get(name, head_dim) != head_dim and not (partial and name == "rope.dimension_count"):
-            raise UnsupportedModelError(f"{name} {keys[name]!r} is not supported: it must be {head_dim}")
+            raise UnsupportedModelError(
+                f"{name} {keys[name]!r:.{MOST_SHOWN}} is not supported: it must be {head_dim!r:.{MOST_SHOWN}}"
+            )

@@ -47,7 +47,8 @@ def _olmo3(keys: Keys, tensors: Tensors) -> dict[str, Any]:
 
 def _phi3(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     return {
-        "rope_parameters": rope({**keys, "rope.scaling.attn_factor": 1.0}) | partial_rotation(keys, tensors),
+        "rope_parameters": rope(Keys({**keys, "rope.scaling.attn_factor": 1.0}))
+        | partial_rotation(keys, tensors),
         "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
         "sliding_window": keys.get("attention.sliding_window") or None,
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL, SLIDING
+from plumbline.engines.native.models.fields import MOST_SHOWN, readable
 
 __all__ = [
     "EPS",
@@ -21,8 +23,28 @@ __all__ = [
     "rope",
 ]
 
-Keys = Mapping[str, Any]
-"""The metadata of an architecture, without its name."""
+
+class Keys(Mapping[str, Any]):
+    """The metadata of an architecture, without its name."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._latest = ""
+
+    def __getitem__(self, key: str) -> Any:
+        self._latest = key
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def readable(self) -> AbstractContextManager[None]:
+        """Refuse a value with which an architecture's fields cannot be computed; see `fields.readable`."""
+        return readable("the metadata have", lambda: self._latest)
+
 
 Tensors = Collection[str]
 """The names of a file's tensors."""
@@ -92,7 +114,9 @@ def rope(keys: Keys) -> dict[str, Any]:
     if keys.get("rope.scaling.attn_factor", 1.0) != 1.0:
         raise UnsupportedModelError("rope.scaling.attn_factor is not supported (1 is)")
     if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported (linear and yarn are)")
+        raise UnsupportedModelError(
+            f"rope.scaling.type {kind!r:.{MOST_SHOWN}} is not supported (linear and yarn are)"
+        )
     if kind == "none" or factor == 1.0:
         return found
     found |= {"rope_type": kind, "factor": factor}
