@@ -32,6 +32,9 @@ def convert(folder: Path) -> None:
     if options.pop("as_written", False):
         # transformers adds fields that a release does not have, from which this converter concludes something.
         options["hparams"] = json.loads((folder / "config.json").read_text("utf-8"))
+    if (sections := options.pop("mrope_section", None)) is not None:
+        read["rope_parameters"]["mrope_section"] = sections
+        options["hparams"] = read
     # Layers that predict further tokens are not in the random models.
     changes = {"set_vocab": write_vocabulary, "model_arch": found.model_arch, "no_mtp": True}
     if options.pop("older", False):

@@ -91,6 +91,37 @@ _OF_IMAGES = {
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
 }
 """Models that read images, by the case that their text is."""
+_VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "olmo3 with YaRN": (
+        "olmo3",
+        {
+            "rope_parameters": {
+                FULL: {
+                    "rope_type": "yarn",
+                    "rope_theta": 1000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 16,
+                    "attention_factor": 1.3,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                },
+                SLIDING: {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+        {},
+    ),
+    "text of Mistral Small 3.1": (
+        "mistral",
+        {"sliding_window": None},
+        {"architecture": "Mistral3ForConditionalGeneration"},
+    ),
+    "text of GLM-4.1V": (
+        "glm4",
+        {},
+        {"architecture": "Glm4vForConditionalGeneration", "mrope_section": [1, 1, 1]},
+    ),
+}
+"""By a label: a case, changes of its config, and options of `real.convert`."""
 _OF_RELEASES = {
     "granitemoehybrid": ("layer_types", {"full_attention": "attention", "linear_attention": "mamba"}),
     "nemotron_h": (
@@ -108,18 +139,18 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
         converter: a folder with llama.cpp's packages `conversion` and `gguf`.
     """
     cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
-    plain = [(name, name, {"as_written": True} if name == "nemotron_h" else {}) for name in NAMED]
-    older = [(f"{name}, older", name, {"older": True}) for name in _OLDER]
-    read_images = [(f"text of {name}", text, {"architecture": name}) for name, text in _OF_IMAGES.items()]
-    merged = [
-        (f"{name}, merged", name, {"fuse_gate_up_exps": "moe" in name, "fuse_qkv": True}) for name in _MERGED
-    ]
+    tried_as = {name: (name, {}, {"as_written": True} if name == "nemotron_h" else {}) for name in NAMED}
+    tried_as |= {f"{name}, older": (name, {}, {"older": True}) for name in _OLDER}
+    tried_as |= {f"text of {name}": (text, {}, {"architecture": name}) for name, text in _OF_IMAGES.items()}
+    for name in _MERGED:
+        tried_as[f"{name}, merged"] = (name, {}, {"fuse_gate_up_exps": "moe" in name, "fuse_qkv": True})
+    tried_as |= _VARIANTS
     with tempfile.TemporaryDirectory() as home:
         folders: dict[str, Path] = {}
         models: dict[str, Any] = {}
-        for label, name, options in plain + merged + older + read_images:
+        for label, (name, changes, options) in tried_as.items():
             folders[label] = folder = Path(home, str(len(folders)))
-            models[label] = _save(cases[name], NAMED[name], folder)
+            models[label] = _save(cases[name], NAMED.get(name, {}) | changes, folder)
             (folder / "convert.json").write_text(json.dumps(options), "utf-8")
         command = [sys.executable, "-m", "real.convert", str(converter), *map(str, folders.values())]
         subprocess.run(command, cwd=_HERE, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

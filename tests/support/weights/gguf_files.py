@@ -113,6 +113,8 @@ def write_gguf(
     extra: str = "",
     more: dict[str, Any] | None = None,
     tensors_a_piece: int = 0,
+    lacking: str = "",
+    experts_apart: bool = False,
 ) -> None:
     """Write a model.
 
@@ -125,12 +127,16 @@ def write_gguf(
         extra: the name of a tensor to add.
         more: further keys of the architecture, with integers.
         tensors_a_piece: cut the model into files with so many tensors; 0 writes one file.
+        lacking: keys of the architecture to leave out, with spaces.
+        experts_apart: write a tensor for each expert, as the first converters did.
     """
     architecture, config = ARCHITECTURES[label][1], model.config
     out = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_piece)
     _keys(out, architecture, config)
     for key, value in (more or {}).items():
         out.add_uint32(f"{architecture}.{key}", value)
+    for key in lacking.split():
+        del out.kv_data[0][f"{architecture}.{key}"]
     _vocabulary(out)
     number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
@@ -142,6 +148,10 @@ def write_gguf(
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         array = _stored(name, tensor, architecture, config)
         if stored == without:
+            continue
+        if experts_apart and "_exps." in stored:
+            for expert, matrix in enumerate(array):
+                out.add_tensor(stored.replace("_exps", f".{expert}"), matrix)
             continue
         if array.ndim > 1 and not any(part in stored for part in WHOLE):
             out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)

@@ -43,6 +43,20 @@ EXPERTS = ("qwen3moe", "mixtral")
 OF_EXPERTS = (Kind.Q4_0, Kind.Q8_0, Kind.Q5_1, Kind.BF16)
 """Levels of both widths, without and with shifts, and whole numbers."""
 
+EARLIER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "gemma2",
+        {"sliding_window": 4096},
+        {"lacking": "attention.sliding_window attn_logit_softcapping final_logit_softcapping"},
+    ),
+    ("gemma2", {}, {"more": {"attention.sliding_window_pattern": 2}}),
+    ("mixtral", {}, {"experts_apart": True}),
+    ("qwen3moe", {}, {"lacking": "expert_feed_forward_length"}),
+    ("qwen3moe", {}, {"more": {"expert_gating_func": 1, "nextn_predict_layers": 0, "expert_group_count": 0}}),
+    ("llama", {}, {"more": {"rope.scaling.factor": 0}}),
+]
+"""Keys and tensors that converters wrote otherwise: a label, changes of its config, changes of `write_gguf`."""
+
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"without": "blk.1.ffn_up.weight"}, r"missing: blk\.1\.ffn_up\.weight"),
     ({"without": "token_embd.weight"}, r"missing: token_embd\.weight"),
@@ -55,6 +69,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"more": {"embedding_length": 128}}, r"token_embd\.weight has shape \[96, 256\].*\[96, 128\]"),
     ({"more": {"block_count": 1}}, r"not used: blk\.1\."),
     ({"more": {"attention.head_count": 0}}, "attention.head_count"),
+    ({"more": {"expert_gating_func": 2}}, "expert_gating_func 2"),
+    ({"more": {"nextn_predict_layers": 2}}, "nextn_predict_layers"),
 ]
 """Changes of `write_gguf`, and what the message names."""
 
@@ -78,6 +94,15 @@ def read(path: Path, **changes: Any) -> Any:
 def test_logits_are_those_of_transformers(tmp_path: Path, label: str) -> None:
     reference = random_reference(label)
     write_gguf(tmp_path / "a.gguf", reference, label)
+    torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("label", "config", "changes"), EARLIER)
+def test_files_of_earlier_converters_are_read(
+    tmp_path: Path, label: str, config: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    reference = random_reference(label, **config)
+    write_gguf(tmp_path / "a.gguf", reference, label, **changes)
     torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
 
 

@@ -54,12 +54,21 @@ FITTING: dict[str, Any] = {
     "ssm.state_size": 16,
     "ssm.time_step_rank": 4,
 }
+OTHERS: dict[str, dict[str, Any]] = {
+    "deepseek2": {"attention.key_length": 48, "attention.value_length": 32},
+    "gemma4": {
+        "attention.head_count_kv": [2] * LAYERS,
+        "attention.sliding_window_pattern": [True, True, True, False],
+    },
+    "starcoder": {"attention.head_count_kv": 1},
+}
 BY_LAYER = {"attention.head_count_kv": [0, 0, 2, 2], "feed_forward_length": [0, 96, 0, 0]}
 """Values of architectures whose layers differ."""
-FURTHER = (
-    "attention.q_lora_rank expert_gating_func nextn_predict_layers rope.scaling.type rope.scaling.factor "
-    "rope.scaling.original_context_length rope.scaling.attn_factor rope.scaling.yarn_beta_fast"
-).split()
+FURTHER = [
+    *("attention.q_lora_rank", "expert_gating_func", "nextn_predict_layers", "rope.scaling.type"),
+    *("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor"),
+    "rope.scaling.yarn_beta_fast",
+]
 ODD = st.one_of(
     st.sampled_from([0, -1, 1, 3, 1000, 2**20, 2**31 - 1, 2**31, 2**40, 2**63 - 1]),
     st.sampled_from([0.0, -0.5, 1e-30, 1e38, float("inf"), float("nan"), True, False, "", "a\nb", "yarn"]),
@@ -97,7 +106,9 @@ def fitting(architecture: str) -> dict[str, Any]:
         values |= (
             BY_LAYER if architecture.startswith("nemotron") else {"attention.head_count_kv": [0, 0, 2, 2]}
         )
-    return values
+    if architecture.startswith("nemotron"):
+        values.pop("leading_dense_block_count", None)
+    return values | OTHERS.get(architecture, {})
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -41,7 +42,9 @@ _TYPES = {_F32: "float32", _F16: "float16"}
 """The types that files keep whole; others run in bf16."""
 _EMBEDDING = "token_embd.weight"
 """It is widened, as a table; if it is also the output layer, that keeps its levels."""
-_MATRIX = 2
+_LAYER = re.compile(r"blk\.(\d{1,6})\.")
+_MATRIX, _EXPERTS = 2, 3
+"""Dimensions."""
 _MOST_PAIRS = 4096
 _HALF_BYTE = 4
 _FACTOR = 4
@@ -58,8 +61,9 @@ class GgufModel:
     """`general.architecture`."""
     description: ModelDescription
     tensors: Mapping[str, Tensor]
-    further_layers: int
-    """The layers behind the last that predict further tokens, which are not run."""
+    """All but those of layers behind the last that predict further tokens, which are not run."""
+    blocks: int
+    """The layers by the numbers of tensors; some families count a layer's two parts apart."""
 
     @property
     def kinds(self) -> frozenset[int]:
@@ -85,7 +89,8 @@ class GgufModel:
         whole = narrow = 0
         for name, tensor in self.tensors.items():
             count, kind = math.prod(tensor.shape), BLOCKS.get(tensor.kind)
-            is_matrix = kind is not None and len(tensor.shape) == _MATRIX
+            # Experts, too, are kept as they are stored.
+            is_matrix = kind is not None and len(tensor.shape) in (_MATRIX, _EXPERTS)
             if kind is not None and is_matrix and (name != _EMBEDDING or self.description.tied):
                 # Levels of 5 and 6 bits have 8, and groups a scale and mostly a shift.
                 narrow += count // (2 if kind.bits == _HALF_BYTE else 1) + 2 * _FACTOR * count // kind.group
@@ -112,8 +117,11 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
     except GgufError as error:
         raise UnsupportedModelError(f"{file.name} cannot be read: {error}") from error
     config = config_of(metadata, tensors.keys())
+    blocks = config["num_hidden_layers"]
     name, architecture = metadata["general.architecture"], architecture_of(metadata, tensors.keys())
     assert architecture is not None
+    further = range(blocks, blocks + metadata.get(f"{name}.nextn_predict_layers", 0))
+    tensors = {each: tensor for each, tensor in tensors.items() if _layer_of(each) not in further}
     config["dtype"] = _dtype(tensors)
     factors = {name: _numbers(tensors[name]) for name in ROPE_NUMBERS if name in tensors}
     _with_numbers(config, metadata, factors)
@@ -128,7 +136,13 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
             long_factors=factors[FACTORS],
             attention_factor=1.0,
         )
-    return GgufModel(file, name, description, tensors, metadata.get(f"{name}.nextn_predict_layers", 0))
+    return GgufModel(file, name, description, tensors, blocks)
+
+
+def _layer_of(name: str) -> int:
+    """Return the number of a tensor's layer, -1 outside of layers."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else -1
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> str:
@@ -144,8 +158,8 @@ def _stored_as(
     """Describe the weights as files of an architecture have them."""
     if architecture.norms_with_offset:
         description = replace(description, norm=replace(description.norm, offset=0.0))
-    if architecture.interleaved:
-        description = _with_ropes(description, interleaved=True)
+    if architecture.interleaved is not None:
+        description = _with_ropes(description, interleaved=architecture.interleaved)
     # llama.cpp's converter brings merged projections into one order, and turns those of GPT-2.
     layers = tuple(
         replace(layer, mixer=_stored_mixer(architecture, layer.mixer)) for layer in description.layers

@@ -27,7 +27,6 @@ _MERGED = {"self_attn.qkv_proj": "attn_qkv", "mlp.experts.gate_up_proj": "ffn_ga
 """Merged projections of a layer, as files name them."""
 _OF_LAYER = re.compile(r"[a-z.]+\.(\d+)\.(.+)")
 """The number of a layer, and the part of it, in the names of a family's checkpoint."""
-_LAYER = re.compile(r"blk\.(\d{1,6})\.")
 _MOST_MISSING = 1000
 _MOST_NUMBERS_A_BYTE = 8
 _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
@@ -49,11 +48,7 @@ class GgufTensors:
         self._names = _names(model)
         self._data = {file: _mapped(file) for file in {each.file for each in model.tensors.values()}}
         self._missing: list[str] = []
-        layers = len(model.description.layers)
-        without = range(layers, layers + model.further_layers)
-        self._unused = {
-            name for name in model.tensors if name not in ROPE_NUMBERS and _layer(name) not in without
-        }
+        self._unused = {name for name in model.tensors if name not in ROPE_NUMBERS}
 
     def fetch_weight(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
@@ -70,6 +65,10 @@ class GgufTensors:
             base = base[: expert.start(1) - 1] + base[expert.end(1) :]
         stored = self._names.get_name(f"{base}.{end}") or f"{self._stored_name(base)}.{end}"
         entry = self._entries.get(stored)
+        if entry is None and expert is not None:  # The first files of Mixtral have experts apart.
+            stored_apart = stored.replace("_exps.", f".{expert[1]}.")
+            if (entry := self._entries.get(stored_apart)) is not None:
+                stored, expert = stored_apart, None
         if entry is None and end == "weight" and base.endswith("kv_b_proj"):
             return self._keys_and_values(base, shape, dtype)
         if entry is None:
@@ -181,12 +180,6 @@ class GgufTensors:
         return data[entry.offset : entry.offset + size]
 
 
-def _layer(name: str) -> int:
-    """Return the number of a tensor's layer, -1 outside of layers."""
-    found = _LAYER.match(name)
-    return int(found[1]) if found else -1
-
-
 def _size(name: str, kind: int, rows: int, columns: int) -> int:
     """Return the bytes of a matrix of a type.
 
@@ -222,7 +215,7 @@ def _names(model: GgufModel) -> Any:
         raise UnsupportedModelError("the gguf package is missing: pip install gguf") from None
     for number, name in gguf.MODEL_ARCH_NAMES.items():
         if name == model.architecture:
-            return gguf.get_tensor_name_map(number, len(model.description.layers))
+            return gguf.get_tensor_name_map(number, model.blocks)
     raise UnsupportedModelError(
         f"the installed gguf package does not know {model.architecture}: pip install --upgrade gguf"
     )

@@ -14,7 +14,7 @@ from plumbline.engines.native.models.checkpoint import some
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_LAYERS, MOST_SHOWN
 from plumbline.engines.native.models.gguf.architectures import classic, dense, experts, gemma, hybrid
-from plumbline.engines.native.models.gguf.architectures.dense import OLMO3
+from plumbline.engines.native.models.gguf.architectures.dense import GLM4_OF_IMAGES, OLMO3
 from plumbline.engines.native.models.gguf.architectures.experts import DEEPSEEK_V2
 from plumbline.engines.native.models.gguf.architectures.parts import EXPERTS, Architecture, Keys, rope
 
@@ -33,16 +33,18 @@ _KEYS = {
 }
 """The fields of keys that all architectures have."""
 _READ = (
-    "attention.value_length rope.dimension_count rope.freq_base rope.scale_linear "
+    "attention.value_length expert_gating_func nextn_predict_layers rope.dimension_count rope.freq_base "
+    "rope.scale_linear "
     "rope.scaling.attn_factor rope.scaling.factor rope.scaling.original_context_length rope.scaling.type "
-    "rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow"
+    "rope.scaling.yarn_attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow "
+    "rope.scaling.yarn_ext_factor"
 )
 """Keys that `config_of` reads."""
 _NEEDED = "attention.head_count block_count embedding_length "
 """Keys that must be positive integers."""
 _WITHOUT_EFFECT = "rope.scaling.finetuned tensor_data_layout"
 
-_NO_EXPERTS = "expert_count expert_used_count"
+_NO_EXPERTS = "expert_count expert_used_count expert_group_count expert_group_used_count"
 """Keys that files without experts may have, as zero."""
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
@@ -66,6 +68,10 @@ def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> Ar
         return _MIXTRAL
     if name == "deepseek2" and not any(each.endswith("exp_probs_b.bias") for each in tensors):
         return DEEPSEEK_V2
+    if name == "mistral3" and metadata.get("mistral3.rope.scaling.type") != "yarn":
+        return ARCHITECTURES["llama"]  # Mistral Small 3.1 and 3.2.
+    if name == "glm4" and "glm4.rope.dimension_sections" in metadata:
+        return GLM4_OF_IMAGES
     if name == "olmo2" and "olmo2.attention.sliding_window" in metadata:
         return OLMO3
     return ARCHITECTURES.get(name) if isinstance(name, str) else None
@@ -100,6 +106,7 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
     _check_shape(keys, architecture.partial)
     found = {named[key]: value for key, value in keys.items() if named.get(key)}
     found["num_hidden_layers"] = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    _check_gating(keys, architecture)
     with keys.readable():
         found.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", [])))
         fields = architecture.fields(keys, tensors)
@@ -116,6 +123,16 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
         **found,
         **fields,
     }
+
+
+def _check_gating(keys: Keys, architecture: Architecture) -> None:
+    """Refuse experts that are chosen in another way than those of the family."""
+    gating = keys.get("expert_gating_func", architecture.gating)
+    if gating != architecture.gating:
+        raise UnsupportedModelError(
+            f"expert_gating_func {gating!r:.{MOST_SHOWN}} is not supported: it must be {architecture.gating} for this "
+            "architecture (1 is softmax, 2 is sigmoid)"
+        )
 
 
 def _check_shape(keys: Keys, partial: bool) -> None:

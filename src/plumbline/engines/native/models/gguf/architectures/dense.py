@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from plumbline.engines.native.models.description import UnsupportedModelError
@@ -15,7 +16,7 @@ from plumbline.engines.native.models.gguf.architectures.parts import (
     rope,
 )
 
-__all__ = ["ARCHITECTURES", "GRANITE", "OF_IMAGES", "OLMO3"]
+__all__ = ["ARCHITECTURES", "GLM4_OF_IMAGES", "GRANITE", "OF_IMAGES", "OLMO3"]
 
 GRANITE = {
     "attention.scale": "attention_multiplier",
@@ -80,6 +81,11 @@ OLMO3 = Architecture(
 OF_IMAGES = {"rope.dimension_sections": "", "n_deepstack_layers": ""}
 """Keys of models that read images, whose three axes are one for text."""
 
+GLM4_OF_IMAGES = Architecture(
+    model_type="glm4", keys=OF_IMAGES, partial=True, fields=partial_rotation, interleaved=False
+)
+"""What `glm4` stands for in files of models that read images: the converter turns rows of q and k."""
+
 ARCHITECTURES = {
     "qwen2vl": Architecture(model_type="qwen2", keys=OF_IMAGES),
     "qwen3vl": Architecture(model_type="qwen3", keys=OF_IMAGES),
@@ -129,7 +135,7 @@ ARCHITECTURES = {
         fields=lambda _, tensors: {"use_bias": "blk.0.attn_q.bias" in tensors},
         biases=False,
     ),
-    "glm4": Architecture(model_type="glm4", partial=True, fields=partial_rotation, interleaved=True),
+    "glm4": replace(GLM4_OF_IMAGES, keys={}, interleaved=True),
     "exaone4": Architecture(
         model_type="exaone4",
         keys={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": ""},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.architectures.dense import GRANITE, OF_IMAGES
 from plumbline.engines.native.models.gguf.architectures.parts import (
     EXPERTS,
@@ -13,14 +12,16 @@ from plumbline.engines.native.models.gguf.architectures.parts import (
     Architecture,
     Keys,
     Tensors,
+    expert_width,
+    layers_with_windows,
     partial_rotation,
     rope,
 )
 
-__all__ = ["ARCHITECTURES", "DEEPSEEK_V2", "ROUTED"]
+__all__ = ["ARCHITECTURES", "DEEPSEEK_V2", "ROUTED", "SIGMOID"]
 
 
-_SIGMOID = 2
+SIGMOID = 2
 """The number of a choice by sigmoids."""
 ROUTED = {
     "expert_count": "n_routed_experts",
@@ -28,7 +29,6 @@ ROUTED = {
     "expert_shared_count": "n_shared_experts",
     "expert_group_count": "n_group",
     "expert_group_used_count": "topk_group",
-    "expert_gating_func": "",
     "expert_weights_scale": "routed_scaling_factor",
     "expert_weights_norm": "norm_topk_prob",
     "leading_dense_block_count": "first_k_dense_replace",
@@ -38,22 +38,32 @@ ROUTED = {
 """The experts of DeepSeek V3, which several have."""
 
 
-def _gpt_oss(keys: Keys, _: Tensors) -> dict[str, Any]:
+def _gpt_oss(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     # llama.cpp rounds the bounds of YaRN to whole frequencies; the model does not.
-    return {"attention_bias": True, "rope_parameters": {**rope(keys), "truncate": False}}
+    found = rope(keys)
+    return {
+        "attention_bias": True,
+        "rope_parameters": found | ({"truncate": False} if found["rope_type"] == "yarn" else {}),
+        **layers_with_windows(keys, tensors),
+    }
 
 
 def _glm4(keys: Keys, tensors: Tensors) -> dict[str, Any]:
-    _check_sigmoid(keys)
     return {
         **partial_rotation(keys, tensors),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in tensors,
     }
 
 
-def _check_sigmoid(keys: Keys) -> None:
-    if keys.get("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise UnsupportedModelError("expert_gating_func must be 2, a choice by sigmoids")
+def _qwen2(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    return {
+        "norm_topk_prob": False,  # llama.cpp takes the weights of a token as they are.
+        "qkv_bias": "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
+        "shared_expert_intermediate_size": keys.get(
+            "expert_shared_feed_forward_length", keys["feed_forward_length"]
+        ),
+        **expert_width(keys, tensors),
+    }
 
 
 def _ernie(keys: Keys, _: Tensors) -> dict[str, Any]:
@@ -109,7 +119,7 @@ ARCHITECTURES = {
         fields=lambda _, __: {"norm_topk_prob": True},
         needed="expert_count expert_used_count expert_feed_forward_length",
     ),
-    "deepseek2": replace(DEEPSEEK_V2, model_type="deepseek_v3"),
+    "deepseek2": replace(DEEPSEEK_V2, model_type="deepseek_v3", gating=SIGMOID),
     "qwen2moe": Architecture(
         model_type="qwen2_moe",
         keys={
@@ -118,9 +128,8 @@ ARCHITECTURES = {
             "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
             **WIDTH,
         },
-        # llama.cpp takes the weights of a token as they are.
-        fields=lambda _, tensors: {"norm_topk_prob": False, "qkv_bias": "blk.0.attn_q.bias" in tensors},
-        needed="expert_count expert_used_count expert_feed_forward_length",
+        fields=_qwen2,
+        needed="expert_count expert_used_count feed_forward_length",
         biases=False,
     ),
     "gpt-oss": Architecture(
@@ -129,6 +138,7 @@ ARCHITECTURES = {
             **EXPERTS,
             "expert_feed_forward_length": "intermediate_size",
             "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "",
         },
         fields=_gpt_oss,
         needed="expert_count expert_used_count attention.sliding_window",
@@ -136,8 +146,9 @@ ARCHITECTURES = {
     ),
     "glm4moe": Architecture(
         model_type="glm4_moe",
-        keys=ROUTED,
+        keys=ROUTED | OF_IMAGES,
         fields=_glm4,
+        gating=SIGMOID,
         partial=True,
         needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count",
     ),
@@ -161,23 +172,22 @@ ARCHITECTURES = {
             **WIDTH,
         },
         fields=_ernie,
-        interleaved=False,
     ),
     "minimax-m2": Architecture(
         model_type="minimax_m2",
         keys={
             **EXPERTS,
             "expert_feed_forward_length": "intermediate_size",
-            "expert_gating_func": "",
             "rope.dimension_count": "rotary_dim",
         },
+        gating=SIGMOID,
         partial=True,
     ),
     "qwen3moe": Architecture(
         model_type="qwen3_moe",
         keys={**EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
         # llama.cpp divides the weights of a token by their sum, whatever the config says.
-        fields=lambda _, __: {"norm_topk_prob": True},
-        needed="expert_count expert_used_count expert_feed_forward_length",
+        fields=lambda keys, tensors: {"norm_topk_prob": True, **expert_width(keys, tensors)},
+        needed="expert_count expert_used_count feed_forward_length",
     ),
 }

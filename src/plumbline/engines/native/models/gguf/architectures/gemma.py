@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.engines.native.models.families.parts import FULL, SLIDING
-from plumbline.engines.native.models.gguf.architectures.parts import WIDTH, Architecture, Keys, Tensors, rope
+from plumbline.engines.native.models.gguf.architectures.parts import (
+    WIDTH,
+    Architecture,
+    Keys,
+    Tensors,
+    layers_with_windows,
+    rope,
+)
 
 __all__ = ["ARCHITECTURES"]
 
@@ -13,19 +20,26 @@ _CAPS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "",
 }
 
 
-def _gemma2(keys: Keys, _: Tensors) -> dict[str, Any]:
-    return {"query_pre_attn_scalar": _query_scalar(keys, layers_of_largest=46)}
+def _gemma2(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    return {
+        "query_pre_attn_scalar": _query_scalar(keys, layers_of_largest=46),
+        # The first files have no window.
+        "sliding_window": keys.get("attention.sliding_window", 4096),
+        **layers_with_windows(keys, tensors),
+    }
 
 
-def _gemma3(keys: Keys, _: Tensors) -> dict[str, Any]:
+def _gemma3(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     # Only layers without a window are scaled. Files of the first converters have no base for the others.
     local = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", 10000.0)}
     return {
         "query_pre_attn_scalar": _query_scalar(keys, layers_of_largest=62),
         "rope_parameters": {FULL: rope(keys), SLIDING: local},
+        **layers_with_windows(keys, tensors),
     }
 
 
@@ -60,7 +74,9 @@ def _gemma4(keys: Keys, tensors: Tensors) -> dict[str, Any]:
         found |= {"intermediate_size": widths[0], "use_double_wide_mlp": len({*widths}) > 1}
     if isinstance(key_heads, list):
         by_kind = {bool(each): number for each, number in zip(slides, key_heads, strict=True)}
-        found |= {"num_key_value_heads": by_kind[True], "num_global_key_value_heads": by_kind.get(False)}
+        found["num_key_value_heads"] = by_kind[True]
+        if (of_full := by_kind.get(False)) != by_kind[True]:
+            found["num_global_key_value_heads"] = of_full
     return found
 
 
@@ -97,7 +113,7 @@ ARCHITECTURES = {
         keys=_CAPS,
         fields=_gemma2,
         norms_with_offset=True,
-        needed="attention.key_length attention.sliding_window",
+        needed="attention.key_length",
     ),
     "gemma3": Architecture(
         model_type="gemma3_text",

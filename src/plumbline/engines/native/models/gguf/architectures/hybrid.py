@@ -8,7 +8,7 @@ from typing import Any
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL
 from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
-from plumbline.engines.native.models.gguf.architectures.experts import ROUTED
+from plumbline.engines.native.models.gguf.architectures.experts import ROUTED, SIGMOID
 from plumbline.engines.native.models.gguf.architectures.parts import (
     EXPERTS,
     WIDTH,
@@ -145,7 +145,6 @@ _DELTA = {
     "ssm.inner_size": "",
     "attention.recurrent_layers": "",
     "full_attention_interval": "",
-    "nextn_predict_layers": "",
 }
 _DELTA_EXPERTS = {
     "expert_count": "num_experts",
@@ -173,6 +172,7 @@ ARCHITECTURES = {
             **ROUTED,
             "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
         },
+        gating=SIGMOID,
         needed=f"{_NEMOTRON.needed} expert_count expert_used_count expert_feed_forward_length",
     ),
     "granitehybrid": Architecture(
@@ -227,13 +227,13 @@ ARCHITECTURES = {
         keys={
             "expert_count": "num_experts",
             "expert_used_count": "num_experts_per_tok",
-            "expert_gating_func": "",
             "leading_dense_block_count": "num_dense_layers",
             "shortconv.l_cache": "conv_L_cache",
             "attention.layer_norm_rms_epsilon": "norm_eps",
             **WIDTH,
         },
         fields=_lfm2_moe,
+        gating=SIGMOID,
         needed="attention.head_count_kv shortconv.l_cache",
         biases=False,
     ),

@@ -18,6 +18,7 @@ __all__ = [
     "Architecture",
     "Keys",
     "Tensors",
+    "expert_width",
     "layers_with_windows",
     "partial_rotation",
     "rope",
@@ -65,8 +66,9 @@ class Architecture:
     """Returns fields that no key has: llama.cpp computes them from others, or from the tensors that there are."""
     names: Mapping[str, Any] = field(default_factory=dict)
     """Changes of `Names`, where files have a tensor in another shape than checkpoints."""
-    interleaved: bool = False
-    """Whether rows of q and k are stored in the order in which neighbours are rotated together."""
+    interleaved: bool | None = None
+    """Whether rows of q and k are stored in the order in which neighbours are rotated together; None as by the family.
+    """
     tiled: bool = False
     """Whether value heads of delta nets are in an order of their own (`DeltaNet.tiled`)."""
     norms_with_offset: bool = False
@@ -77,6 +79,8 @@ class Architecture:
     """Whether heads are rotated."""
     partial: bool = False
     """Whether `rope.dimension_count` may be a part of a head."""
+    gating: int = 1
+    """How experts are chosen: 1 by a softmax, 2 by sigmoids."""
     biases: bool = True
     """Whether the config says which projections have a bias, and so the tensors here."""
 
@@ -100,9 +104,16 @@ def layers_with_windows(keys: Keys, _: Tensors) -> dict[str, Any]:
     if pattern is None:
         return {}
     count = keys["block_count"]
-    if not isinstance(pattern, list):  # Every so many layers one is full.
+    if not isinstance(pattern, list):  # Every so many layers one is full; 0 has all full.
+        pattern = pattern or 1
         pattern = [(layer + 1) % pattern != 0 for layer in range(count)]
     return {"layer_types": [SLIDING if slides else FULL for slides in pattern[:count]]}
+
+
+def expert_width(keys: Keys, _: Tensors) -> dict[str, Any]:
+    """Return the width of experts, which files of the first converters lack."""
+    width = keys.get("expert_feed_forward_length") or keys["feed_forward_length"] // keys["expert_used_count"]
+    return {"moe_intermediate_size": width}
 
 
 def rope(keys: Keys) -> dict[str, Any]:
@@ -110,9 +121,13 @@ def rope(keys: Keys) -> dict[str, Any]:
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base", 10000.0)}
     # The same defaults as in llama.cpp.
     kind = keys.get("rope.scaling.type", "linear")
-    factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 1.0))
-    if keys.get("rope.scaling.attn_factor", 1.0) != 1.0:
-        raise UnsupportedModelError("rope.scaling.attn_factor is not supported (1 is)")
+    factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 1.0)) or 1.0
+    # The first files of OLMo 3 have the factor of YaRN by its first name.
+    attention = keys.get("rope.scaling.yarn_attn_factor", keys.get("rope.scaling.attn_factor", 1.0))
+    if attention != 1.0 and kind != "yarn":
+        raise UnsupportedModelError("rope.scaling.attn_factor is supported for yarn only (1 is for others)")
+    if keys.get("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
+        raise UnsupportedModelError("rope.scaling.yarn_ext_factor must be 1")
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModelError(
             f"rope.scaling.type {kind!r:.{MOST_SHOWN}} is not supported (linear and yarn are)"
@@ -126,4 +141,6 @@ def rope(keys: Keys) -> dict[str, Any]:
             "beta_fast": keys.get("rope.scaling.yarn_beta_fast", 32.0),
             "beta_slow": keys.get("rope.scaling.yarn_beta_slow", 1.0),
         }
+        if "rope.scaling.yarn_attn_factor" in keys or attention != 1.0:
+            found["attention_factor"] = attention
     return found
