@@ -31,6 +31,7 @@ from plumbline.server.loading.native.memory import check_memory, engine_config
 from plumbline.server.loading.native.native_model import describe_model, native_dtype
 from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels import _backend
+from plumbline_kernels.narrow import NarrowWeight
 
 GIB = 1 << 30
 
@@ -153,7 +154,7 @@ def test_a_llama_cpp_that_was_built_for_cpus_is_not_chosen_for_a_gpu(
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0", "Q4_1", "F16"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "mixtral"])
 def test_weights_of_a_file_are_counted_as_a_gpu_keeps_them(
     kind: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,9 @@ def test_weights_of_a_file_are_counted_as_a_gpu_keeps_them(
     loaded = load_gguf(model, torch.bfloat16)
     layers = {id(layer): layer for layer in (*(place.layer for place in loaded.places), loaded.head)}
     kept = loaded.embedding.nbytes + sum(_kept(layer) for layer in layers.values())
+    if architecture == "mixtral":
+        experts = [layer.feed_forward for layer in loaded._layers]
+        kept += sum(_bytes(stack.weight) for each in experts for stack in (each.gate_up, each.down))
     norms = sum(2 * math.prod(each.shape) for each in model.tensors.values() if len(each.shape) == 1)
     assert kept <= model.device_bytes(2) - norms <= 1.4 * kept
     monkeypatch.setattr(memory, "device_of", lambda _: torch.device("cuda", 0))
@@ -173,7 +177,10 @@ def test_weights_of_a_file_are_counted_as_a_gpu_keeps_them(
 
 
 def _kept(layer: Linear) -> int:
-    if layer._narrow is None:
-        return 2 * math.prod(layer.shape)
-    found = (layer._narrow.levels, layer._narrow.scales, layer._narrow.shifts)
-    return sum(tensor.nbytes for tensor in found if tensor is not None)
+    return 2 * math.prod(layer.shape) if layer._narrow is None else _bytes(layer._narrow)
+
+
+def _bytes(weight: torch.Tensor | NarrowWeight) -> int:
+    if isinstance(weight, torch.Tensor):
+        return weight.nbytes
+    return sum(each.nbytes for each in (weight.levels, weight.scales, weight.shifts) if each is not None)
