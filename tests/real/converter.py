@@ -30,6 +30,8 @@ _PROMPT = [3 + 7 * index % 80 for index in range(40)]
 _MOST = 1e-5
 _HERE = Path(__file__).parents[1]
 
+_HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+
 NAMED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "ministral3": {},
@@ -68,6 +70,17 @@ NAMED: dict[str, dict[str, Any]] = {
     "olmo3": {},
     "olmoe": {},
     "arcee": {},
+    "dots1": {"layer_types": [FULL] * 3, "sliding_window": None},
+    "exaone_moe": {},
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    "hunyuan_v1_moe": {
+        "moe_topk": [2, 2, 2],
+        "moe_intermediate_size": [80] * 3,
+        "num_shared_expert": [1] * 3,
+    },
+    "nemotron": {},
+    "phi": {"num_key_value_heads": 4, "intermediate_size": 192, "rope_parameters": _HALF},
+    "stablelm": {"rope_parameters": _HALF},
     "granite": {},
     "granitemoe": {},
     "granitemoeshared": {},

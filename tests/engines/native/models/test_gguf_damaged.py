@@ -60,6 +60,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "attention.head_count_kv": [2] * LAYERS,
         "attention.sliding_window_pattern": [True, True, True, False],
     },
+    "hunyuan-dense": {"expert_count": 1},
+    "hunyuan-moe": {"expert_feed_forward_length": 96, "expert_shared_feed_forward_length": 96},
     "starcoder": {"attention.head_count_kv": 1},
 }
 BY_LAYER = {"attention.head_count_kv": [0, 0, 2, 2], "feed_forward_length": [0, 96, 0, 0]}

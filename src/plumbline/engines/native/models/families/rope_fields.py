@@ -165,7 +165,7 @@ def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _check_number(name: str, value: object) -> None:
+def _check_number(name: str, value: Any) -> None:
     """Refuse a field of a scaling with which no frequencies can be computed."""
     numbers = value if isinstance(value, list) and name in _LISTS else [value]
     if not all(isinstance(each, int | float) and abs(each) < math.inf for each in numbers):

@@ -67,6 +67,22 @@ def _mistral3(keys: Keys, _: Tensors) -> dict[str, Any]:
     return {"rope_parameters": found}
 
 
+def _hunyuan(keys: Keys, _: Tensors) -> dict[str, Any]:
+    if keys.get("expert_count", 0) > 1:
+        raise UnsupportedModelError("expert_count must be at most 1 for hunyuan-dense")
+    return {}
+
+
+def _stablelm(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    return {
+        **partial_rotation(keys, tensors),
+        "use_qkv_bias": bool({"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"} & {*tensors}),
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in tensors,
+        # Files of the first years lack the key, and the second norm where blocks are parallel.
+        "use_parallel_residual": keys.get("use_parallel_residual", "blk.0.ffn_norm.weight" not in tensors),
+    }
+
+
 OLMO3 = Architecture(
     model_type="olmo3",
     keys={
@@ -145,6 +161,34 @@ ARCHITECTURES = {
         model_type="starcoder2", keys={"attention.layer_norm_epsilon": "norm_epsilon"}, biases=False
     ),
     "arcee": Architecture(model_type="arcee", interleaved=True),
+    "hunyuan-dense": Architecture(
+        model_type="hunyuan_v1_dense", keys={"expert_count": "", "expert_used_count": ""}, fields=_hunyuan
+    ),
+    "nemotron": Architecture(
+        model_type="nemotron",
+        keys={"attention.layer_norm_epsilon": "norm_eps", "attention.layer_norm_rms_epsilon": ""},
+        fields=partial_rotation,
+        norms_with_offset=True,
+        partial=True,
+    ),
+    "phi2": Architecture(
+        model_type="phi",
+        keys={"attention.layer_norm_epsilon": "layer_norm_eps"},
+        fields=partial_rotation,
+        partial=True,
+        biases=False,
+    ),
+    "stablelm": Architecture(
+        model_type="stablelm",
+        keys={
+            "attention.layer_norm_epsilon": "layer_norm_eps",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        fields=_stablelm,
+        names={"q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"},
+        partial=True,
+        biases=False,
+    ),
     "granite": Architecture(
         model_type="granite",
         keys=GRANITE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.architectures.dense import GRANITE, OF_IMAGES
 from plumbline.engines.native.models.gguf.architectures.parts import (
     EXPERTS,
@@ -64,6 +65,14 @@ def _qwen2(keys: Keys, tensors: Tensors) -> dict[str, Any]:
         ),
         **expert_width(keys, tensors),
     }
+
+
+def _hunyuan(keys: Keys, _: Tensors) -> dict[str, Any]:
+    width = keys["feed_forward_length"]
+    for name in ("expert_feed_forward_length", "expert_shared_feed_forward_length"):
+        if keys.get(name, width) != width:
+            raise UnsupportedModelError(f"{name} must be feed_forward_length for hunyuan-moe")
+    return {}
 
 
 def _ernie(keys: Keys, _: Tensors) -> dict[str, Any]:
@@ -151,6 +160,39 @@ ARCHITECTURES = {
         gating=SIGMOID,
         partial=True,
         needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count",
+    ),
+    "dots1": Architecture(
+        model_type="dots1",
+        keys=ROUTED,
+        gating=SIGMOID,
+        needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count",
+    ),
+    "exaone-moe": Architecture(
+        model_type="exaone_moe",
+        keys={
+            **ROUTED,
+            "expert_count": "num_experts",
+            "expert_shared_count": "num_shared_experts",
+            "expert_shared_feed_forward_length": "",
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "",
+        },
+        fields=layers_with_windows,
+        gating=SIGMOID,
+        needed="expert_count expert_used_count expert_feed_forward_length leading_dense_block_count "
+        "attention.sliding_window",
+    ),
+    "hunyuan-moe": Architecture(
+        model_type="hunyuan_v1_moe",
+        keys={
+            "expert_count": "num_experts",
+            "expert_used_count": "moe_topk",
+            "expert_shared_count": "",
+            "expert_shared_feed_forward_length": "",
+            "expert_feed_forward_length": "",
+        },
+        fields=_hunyuan,
+        needed="expert_count expert_used_count feed_forward_length",
     ),
     "olmoe": Architecture(
         model_type="olmoe", keys={"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
