@@ -31,6 +31,10 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 """By the number of a type: its format in `struct`."""
 _TEXT, _ARRAY = 8, 9
 _MOST_DIMENSIONS = 4
+_MOST_NUMBERS = 1 << 24
+"""Numbers of an array; as Python's they take 36 times the bytes of the file."""
+_MOST_SHOWN = 80
+"""Characters of a name or value in an error."""
 _ALIGNMENT = "general.alignment"
 _COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"
 """Keys of a file that is a piece of a model: the number of pieces, that of this one from 0, and all tensors."""
@@ -108,17 +112,21 @@ def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any
     """
     metadata, tensors = _one_index(file, wanted)
     count = metadata.get(_COUNT, 1)
-    if count == 1:
+    if not isinstance(count, int) or count < 0:
+        raise GgufError(f"its {_COUNT} is {count!r:.{_MOST_SHOWN}}; it must be a number of files")
+    if count <= 1:
         return metadata, tensors
     for number, piece in enumerate(_pieces(file, metadata)[1:], 1):
         more, further = _one_index(piece, lambda key: False)
         if (more.get(_NUMBER), more.get(_COUNT)) != (number, count):
             raise GgufError(f"{piece.name} is not piece {number + 1} of {count} by its metadata")
         if twice := tensors.keys() & further.keys():
-            raise GgufError(f"two pieces have a tensor {min(twice)!r}")
+            raise GgufError(f"two pieces have a tensor {min(twice)!r:.{_MOST_SHOWN}}")
         tensors |= further
     if len(tensors) != metadata.get(_TENSORS, len(tensors)):
-        raise GgufError(f"its pieces have {len(tensors)} tensors, and its metadata {metadata[_TENSORS]}")
+        raise GgufError(
+            f"its pieces have {len(tensors)} tensors, and its metadata {metadata[_TENSORS]!r:.{_MOST_SHOWN}}"
+        )
     return metadata, tensors
 
 
@@ -182,14 +190,16 @@ class _Reader:
     def tensors(self, count: int, alignment: object, file: Path) -> dict[str, Tensor]:
         """Return the tensors, which follow the metadata."""
         if not isinstance(alignment, int) or alignment <= 0:
-            raise GgufError(f"its {_ALIGNMENT} is {alignment!r}; it must be positive")
+            raise GgufError(f"its {_ALIGNMENT} is {alignment!r:.{_MOST_SHOWN}}; it must be positive")
         found: dict[str, Tensor] = {}
         for _ in range(count):
             name, dimensions = self._text(), self._number("I")
             if name in found:
-                raise GgufError(f"it has two tensors {name!r}")
+                raise GgufError(f"it has two tensors {name!r:.{_MOST_SHOWN}}")
             if dimensions > _MOST_DIMENSIONS:
-                raise GgufError(f"{name!r} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
+                raise GgufError(
+                    f"{name!r:.{_MOST_SHOWN}} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read"
+                )
             sizes = [int(self._number("Q")) for _ in range(dimensions)]
             found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"), file)
         start = -(-self._position // alignment) * alignment
@@ -211,6 +221,8 @@ class _Reader:
             return self._texts(count, is_wanted)
         if kind not in _FORMATS:
             raise GgufError(f"it has an array of the unknown type {kind}")
+        if is_wanted and count > _MOST_NUMBERS:
+            raise GgufError(f"it has an array of {count} numbers; {_MOST_NUMBERS} can be read")
         data = self._bytes(count * struct.calcsize("<" + _FORMATS[kind]))
         return list(struct.unpack(f"<{count}{_FORMATS[kind]}", data)) if is_wanted else []
 

@@ -11,6 +11,7 @@ import tempfile
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -82,6 +83,30 @@ def test_a_damaged_file_is_read_or_refused(changes: list[tuple[int, bytes]], end
     for place, value in changes:
         data[place : place + len(value)] = value
     read(bytes(data[:end]))
+
+
+def with_count(value: bytes) -> bytes:
+    """Return a file without tensors that has a value of `split.count`."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("split.count") + value
+
+
+def test_a_file_that_is_no_piece_may_say_so() -> None:
+    """Converters write 0 pieces for a model in one file."""
+    assert all(read(with_count(struct.pack("<IH", 2, count))) for count in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack("<IH", 2, 65535),
+        struct.pack("<Iq", 11, -1),
+        struct.pack("<Id", 12, 2.5),
+        struct.pack("<I", 8) + text("a\nb" * 99),
+        struct.pack("<IIQ2B", 9, 0, 2, 1, 1),
+    ],
+)
+def test_a_count_of_pieces_that_is_none_is_refused(value: bytes) -> None:
+    assert not read(with_count(value))
 
 
 @given(st.binary(max_size=200))

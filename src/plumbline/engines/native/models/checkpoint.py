@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plumbline.base.workers.memory import forget
+from plumbline.engines.native.models.fields import MOST_SHOWN
 from plumbline.engines.native.models.stored import Grid, StoredFormat, StoredWeight, dense
 from plumbline.port.progress import report
 
@@ -296,6 +297,6 @@ def _files_of_index(index: Path) -> list[str]:
 
 
 def some(names: list[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    shown = ", ".join(names[:8])
+    """Return the first of some names, which may come from a damaged file, and how many more there are."""
+    shown = ", ".join(f"{name!r:.{MOST_SHOWN}}"[1:-1] for name in names[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -38,7 +38,14 @@ _MOST = {
     "num_hidden_layers": MOST_LAYERS,
     "hidden_size": 2**20,
     **dict.fromkeys(
-        ("head_dim", "num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        (
+            "head_dim",
+            "num_attention_heads",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+            "kv_lora_rank",
+        ),
         _MOST_OF_HEADS,
     ),
 }
