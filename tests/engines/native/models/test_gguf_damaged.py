@@ -62,6 +62,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "hunyuan-dense": {"expert_count": 1},
     "hunyuan-moe": {"expert_feed_forward_length": 96, "expert_shared_feed_forward_length": 96},
+    "llama4": {"interleave_moe_layer_step": 1},
     "starcoder": {"attention.head_count_kv": 1},
 }
 BY_LAYER = {"attention.head_count_kv": [0, 0, 2, 2], "feed_forward_length": [0, 96, 0, 0]}

@@ -155,10 +155,12 @@ class Fields:
     def optional(self, name: str) -> int | None:
         """Return a positive integer, or None where the field is missing or null.
 
+        0 is None, too: transformers writes it for windows that are not used.
+
         Raises:
             UnsupportedModelError: see `integer`.
         """
-        return None if self.get(name) is None else self.integer(name)
+        return None if self.get(name) in (None, 0) else self.integer(name)
 
     def number(self, name: str, default: float) -> float:
         """Return a finite number.

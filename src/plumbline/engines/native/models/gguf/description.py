@@ -249,6 +249,7 @@ def _with_ropes(description: ModelDescription, **changes: Any) -> ModelDescripti
 
 def _with_rope(layer: LayerDescription, **changes: Any) -> LayerDescription:
     mixer = layer.mixer
-    if not isinstance(mixer, Attention) or mixer.rope is None:
+    # A rotation of no part of a head has temperatures alone.
+    if not isinstance(mixer, Attention) or mixer.rope is None or mixer.rope.part == 0:
         return layer
     return replace(layer, mixer=replace(mixer, rope=replace(mixer.rope, **changes)))

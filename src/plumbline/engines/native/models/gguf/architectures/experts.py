@@ -194,6 +194,18 @@ ARCHITECTURES = {
         fields=_hunyuan,
         needed="expert_count expert_used_count feed_forward_length",
     ),
+    "llama4": Architecture(
+        model_type="llama4_text",
+        keys={
+            **EXPERTS,
+            "feed_forward_length": "intermediate_size_mlp",
+            "expert_feed_forward_length": "intermediate_size",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
+        # llama.cpp knows Maverick, which has no norms of heads, by its experts.
+        fields=lambda keys, _: {"use_qk_norm": keys["expert_count"] != 128},
+        needed="expert_count expert_used_count expert_feed_forward_length interleave_moe_layer_step",
+    ),
     "olmoe": Architecture(
         model_type="olmoe", keys={"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
     ),
