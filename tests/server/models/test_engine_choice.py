@@ -365,7 +365,7 @@ def test_the_cache_of_a_gpu_takes_what_loaded_weights_and_adapters_leave(
         load(settings)
     width = describe_model(Settings(device="cpu"), MODEL_DIR, None).description.cache_width
     left = (50 << 20) - rows * (8192 + 8192) * 2
-    assert reached.value.args[0] == left // (width * 2 * 16)
+    assert reached.value.args[0] == left // (width * 2 * 64)
 
 
 @pytest.mark.parametrize(

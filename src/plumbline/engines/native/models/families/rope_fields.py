@@ -103,6 +103,8 @@ def read_rope(
         raise UnsupportedModelError(
             f"partial_rotary_factor must be 1 for model_type {fields.model_type!r}, not {rotated}"
         )
+    if not 0 <= rotated <= 1:
+        raise UnsupportedModelError(f"the rotated part of a head must be between 0 and 1, not {rotated}")
     if kind not in _FIELDS:
         raise UnsupportedModelError(f"rope_type {kind!r} is not supported ({', '.join(sorted(_FIELDS))} are)")
     scaling = _scaling(fields, kind, found, further)
