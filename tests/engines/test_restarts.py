@@ -123,8 +123,9 @@ async def test_a_gpu_has_no_room_for_a_second_cache_beside_that_of_a_step_that_h
 ) -> None:
     async with running(model) as engine:
         assert engine._renew(abandoned=True) is not None
-        monkeypatch.setattr(ModelRunner, "device", property(lambda _: torch.device("cuda")))
-        assert engine._renew(abandoned=True) is None
+        with monkeypatch.context() as on_gpu:
+            on_gpu.setattr(ModelRunner, "device", property(lambda _: torch.device("cuda")))
+            assert engine._renew(abandoned=True) is None
         assert engine._renew(abandoned=False) is not None
 
 

@@ -108,6 +108,17 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "`plumbline_engine_deaths_total` by cause; log with the lines that ran",
         ),
         Fault(
+            "One of vLLM's workers dies",
+            "streams end with an error event, other requests with a 503; new requests wait until the engine's process "
+            "has started again with new workers",
+            "a start of vLLM, 40 to 60 s on two cores",
+            (
+                "tests/faults/test_workers.py::test_two_workers_answer_as_one_and_a_killed_one_is_replaced",
+                "tests/faults/test_workers.py::test_a_server_that_ends_while_workers_start_leaves_none",
+            ),
+            "`/health/ready` is 503; `plumbline_engine_restarts_total`; log",
+        ),
+        Fault(
             "The process of the engine hangs in native code",
             "requests end with an error after `--stuck-after`; the process is killed after three times as long",
             "3 × `--stuck-after`, then as when it dies",
