@@ -4,6 +4,7 @@ Laws:
     1. A string ends at its closing quote or tag, whatever keys, values or text follow.
     2. Text that only looks a little like markup stays text.
     3. Neither depends on how the output is cut.
+    4. A model that is loaded again, and a request with the tools of an earlier one, build no pattern.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from support.parsing.dialects import Dialect, cut, fold
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
+from plumbline.answer.dialects.streams import cursor
 from plumbline.answer.events import TextDelta
 
 TEXT = {"type": "string"}
@@ -157,3 +159,13 @@ def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str)
     for piece in cut(begun + dialect.sections[0].close[0] * 100, [7]):
         parser.push(TextDelta(piece))
         assert len(parser._cursor.text) - parser._cursor.pos < 400, name
+
+
+@pytest.mark.parametrize("name", TOOL_DIALECTS)
+def test_the_next_parser_builds_no_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 4: patterns of 53 markers took 3 ms to build."""
+    read(name, "Text.")
+    built: list[object] = []
+    monkeypatch.setattr(cursor, "_whole_or_begun", lambda markers, size=0: built.append(markers) or "")
+    read(name, "Text.")
+    assert not built

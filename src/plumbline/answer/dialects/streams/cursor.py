@@ -25,9 +25,9 @@ Steps = Generator[None, None, T]
 Write = Callable[[str, int], None]
 """Takes a piece of text and the offset of its first character in the output."""
 
-_KEPT_MARKERS = 32
-"""Patterns of more markers are not kept. The beginnings of a tool's marker take about 4 KB, so all patterns that are
-kept take at most 36 MB."""
+_KEPT_CHARACTERS = 2048
+"""Patterns of markers with more characters together are not kept. Those with as many, and their beginnings, take up to
+0.8 MB (measured), so all that are kept take 50 MB at most."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -76,7 +76,8 @@ class Finder:
     def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
         self.least = least
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
-        compiled = _patterns if len(self.markers) <= _KEPT_MARKERS else _patterns.__wrapped__
+        size = sum(map(len, self.markers))
+        compiled = _patterns if size <= _KEPT_CHARACTERS else _patterns.__wrapped__
         self._pattern, self._scan, self._beginnings = compiled(self.markers)
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
@@ -106,7 +107,7 @@ class Finder:
         return True, None if match is None else match.group()
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _patterns(markers: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str], frozenset[str]]:
     """Return the pattern of these markers, that of markers and their beginnings, and all proper beginnings.
 
