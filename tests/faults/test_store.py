@@ -22,6 +22,7 @@ from support.servers.asgi import Server, serving
 from support.servers.recovery import recovering
 from support.stores.postgres import PostgresServer, running_postgres
 
+from plumbline.contract.wire.errors import store_unavailable
 from plumbline.server.store.open import open_store
 from plumbline.server.store.sql.database import Database
 
@@ -56,6 +57,8 @@ async def fails(server: Server) -> None:
     assert time.monotonic() - began < 30
     assert beside == whole
     assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
+    # Nothing of the database's or the system's own text, which has users, addresses and paths.
+    assert refused.error["message"] == store_unavailable().message
     if streamed.status == 200:
         names = [event.name for event in streamed.events]
         assert "error" in names
