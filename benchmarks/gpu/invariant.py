@@ -2,7 +2,7 @@
 
 `python -m benchmarks.gpu.invariant` prints a line for each comparison, bits first. A part that fails leaves the others
 their turn. Processes compile the kernels of all parts at first. `--dry-run` takes tiny shapes under Triton's
-interpreter, whose products are no chains: bits may differ there.
+interpreter, which adds up products in another order, so bits may differ there.
 """
 
 from __future__ import annotations
