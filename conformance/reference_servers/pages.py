@@ -1,7 +1,7 @@
 """Make files from the recordings: the verdicts that a replay must repeat, and pages about the servers.
 
 `nox -s peers` writes the committed files. As a script (`nox -s docs`) this module writes what the site has besides: a
-page for each rule, and pages that show every verdict with its requests and answers, which are too large to commit.
+page for each rule and each server, and pages that show every verdict with its requests and answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from plumbline_conformance.reports.matrix.table import Column
 
 __all__ = ["built_pages", "committed_files", "differences", "recordings", "write"]
 
-_MORE = "\nThe site that `nox -s docs` builds also has every verdict, request and answer (`/evidence/matrix.html`).\n"
+_MORE = (
+    "\nThe site that `nox -s docs` builds has the pages that the names lead to, and every verdict, request and answer "
+    "(`/evidence/matrix.html`).\n"
+)
 
 
 def recordings(root: Path) -> dict[str, Path]:
@@ -52,17 +55,6 @@ def committed_files(root: Path) -> dict[Path, str]:
     return {
         root / "conformance" / "recordings" / "verdicts.json": verdicts(columns),
         docs / "matrix.md": summary_markdown(matrix_for(columns, docs), _notes(columns, "servers")) + _MORE,
-        docs / "differences.md": differences_markdown(differences(root)),
-        **{
-            docs / "servers" / f"{column.name}.md": server_page(
-                column.name,
-                PEERS[column.name],
-                column,
-                read_repetitions(_beside(root, column, "repetitions")),
-                read_history(_beside(root, column, "history")),
-            )
-            for column in columns
-        },
     }
 
 
@@ -71,9 +63,11 @@ def built_pages(root: Path, names: Collection[str] = PEERS) -> dict[Path, str]:
 
     Args:
         root: the root of the repository.
-        names: the servers to show.
+        names: the servers whose requests and answers are shown.
     """
-    columns = _columns(root, names)
+    every = _columns(root)
+    columns = [column for column in every if column.name in names]
+    docs = root / "docs" / "reference"
     evidence = root / "docs" / "build" / "extra" / "evidence"
     # The site has copies of the recordings, because pages of a site cannot link to files beside it.
     copied = [
@@ -85,13 +79,21 @@ def built_pages(root: Path, names: Collection[str] = PEERS) -> dict[Path, str]:
     matrix = matrix_for(copied, evidence)
     notes = {column.name: f"../reference/servers/{column.name}/" for column in columns}
     return {
+        docs / "differences.md": differences_markdown(differences(root)),
+        **{docs / "servers" / f"{column.name}.md": _server_page(root, column) for column in every},
         **{evidence / path: text for path, text in matrix_pages(matrix, notes).items()},
         **{root / "docs" / "rules" / path: text for path, text in rule_pages(matrix).items()},
     }
 
 
-def _columns(root: Path, names: Collection[str] = PEERS) -> list[Column]:
-    return columns_from([str(path) for name, path in recordings(root).items() if name in names])
+def _columns(root: Path) -> list[Column]:
+    return columns_from([str(path) for path in recordings(root).values()])
+
+
+def _server_page(root: Path, column: Column) -> str:
+    repetitions = read_repetitions(_beside(root, column, "repetitions"))
+    history = read_history(_beside(root, column, "history"))
+    return server_page(column.name, PEERS[column.name], column, repetitions, history)
 
 
 def _beside(root: Path, column: Column, kind: str) -> Path:
@@ -125,7 +127,7 @@ def differences(root: Path) -> dict[str, tuple[str, DiffRun, dict[str, list[str]
 
 
 if __name__ == "__main__":
-    # With arguments: another root, and the servers to show.
+    # With arguments: another root, and the servers whose requests and answers are shown.
     root = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[2]
     write(built_pages(root, sys.argv[2:] or PEERS))
     copies = root / "docs" / "build" / "extra" / "recordings"
