@@ -114,14 +114,17 @@ struct Bytes {
  private:
   template <typename T>
   void take_group(const T* x, long count, long at, long group, int zero) {
-    F top = splat(0.0f), finite = top;
+    // Sizes are compared as their bits, in whose order NaN and infinity are above all numbers: then the scale is NaN, and so
+    // are all results. Integers of a register are also added and compared across it at once; floats have an order.
+    I top{};
     for (long i = 0; i < count; i += LANES) {
-      F v = load(x + i);
-      top = maximum(top, v < 0.0f ? -v : v);
-      finite += v * 0.0f;  // NaN if v is not finite: then the scale is NaN, and so are all results.
+      I size = (I)load(x + i) & 0x7fffffff;
+      top = top > size ? top : size;
     }
-    float most = largest(top);
-    for (int i = 0; i < LANES; i++) most += finite[i];
+    int32_t largest_bits = 0;
+    for (int i = 0; i < LANES; i++) largest_bits = top[i] > largest_bits ? top[i] : largest_bits;
+    if (largest_bits >= 0x7f800000) largest_bits = 0x7fc00000;
+    const float most = load_as<float>(&largest_bits);
     float inverse = most > 0 ? 127.0f / most : 0.0f;
     I total{};
     for (long i = 0; i < count; i += LANES) {
@@ -146,64 +149,68 @@ inline void add_shift(F& sums, const bf16* shifts, float sum) { sums = sums + lo
 // The zero point of weights, which `dot_bytes` takes off already where SIGNED.
 inline int zero_of(int bits) { return bits < 8 ? 1 << (bits - 1) : SIGNED ? 0 : 128; }
 
-// Add the products of R rows of inputs, `stride` from each other, with a group of weights.
-template <int R, int BITS>
-inline void add_products(const int8_t* rows, long stride, long group, const uint8_t* columns, I (&total)[R][GROUPS]) {
+// Add the products of R rows of inputs, `stride` from each other, with a group of weights of N registers of columns.
+template <int R, int BITS, int N>
+inline void add_products(const int8_t* rows, long stride, long group, const uint8_t* columns, I (&total)[R][N]) {
   auto word = [&](int r, long at) { return U{} + load_as<uint32_t>(rows + r * stride + at); };
   for (long k = 0; k < group; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
     if constexpr (BITS == 8) {
-      U column[GROUPS];
+      U column[N];
 #pragma GCC unroll 4
-      for (int n = 0; n < GROUPS; n++) column[n] = load_as<U>(columns + n * LANES * WORD);
+      for (int n = 0; n < N; n++) column[n] = load_as<U>(columns + n * LANES * WORD);
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
         U value = word(r, k);
 #pragma GCC unroll 4
-        for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
+        for (int n = 0; n < N; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
       }
     } else {
 #pragma GCC unroll 4
       for (int at = 0; at < CHUNK<BITS>; at += 2) {
-        U low[GROUPS], high[GROUPS];
+        U low[N], high[N];
 #pragma GCC unroll 4
-        for (int n = 0; n < GROUPS; n++) take_pair<BITS>(columns, at, n, low[n], high[n]);
+        for (int n = 0; n < N; n++) take_pair<BITS>(columns, at, n, low[n], high[n]);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
           U first = word(r, k + at * WORD), second = word(r, k + (at + 1) * WORD);
 #pragma GCC unroll 4
-          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_pair(total[r][n], low[n], high[n], first, second);
+          for (int n = 0; n < N; n++) total[r][n] = dot_pair(total[r][n], low[n], high[n], first, second);
         }
       }
     }
 }
 
-// sums [R, PANEL] of R rows and one panel.
-template <int R, int BITS>
+// sums [R, N * LANES] of R rows and some columns of a panel.
+template <int R, int BITS, int N>
 void bytes_product(const Bytes& x, long row, long inputs, long group, const uint8_t* columns, const bf16* scales,
                    const bf16* shifts, float* sums) {
   const long groups = inputs / group, size = group * PANEL * BITS / 8;
-  F done[R][GROUPS] = {};
+  F done[R][N] = {};
   for (long g = 0; g < groups; g++, columns += size, scales += PANEL) {
     const long at = row * groups + g;
     // Unrolled, or the compiler keeps the totals in memory.
-    I total[R][GROUPS];
+    I total[R][N];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-      for (int n = 0; n < GROUPS; n++) total[r][n] = I{} + x.starts[at + r * groups];
-    add_products<R, BITS>(x.values.data() + row * inputs + g * group, inputs, group, columns, total);
+      for (int n = 0; n < N; n++) total[r][n] = I{} + x.starts[at + r * groups];
+    add_products<R, BITS, N>(x.values.data() + row * inputs + g * group, inputs, group, columns, total);
     if (shifts)
+#pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
         float sum = x.scales[at + r * groups] * (float)x.sums[at + r * groups];
-        for (int n = 0; n < GROUPS; n++) add_shift(done[r][n], shifts + g * PANEL + n * LANES, sum);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) add_shift(done[r][n], shifts + g * PANEL + n * LANES, sum);
       }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-      for (int n = 0; n < GROUPS; n++) add_group(done[r][n], total[r][n], scales + n * LANES, x.scales[at + r * groups]);
+      for (int n = 0; n < N; n++) add_group(done[r][n], total[r][n], scales + n * LANES, x.scales[at + r * groups]);
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; r++)
-    for (int n = 0; n < GROUPS; n++) store(sums + r * PANEL + n * LANES, done[r][n]);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) store(sums + r * PANEL + n * LANES, done[r][n]);
 }
 
 // Write `count` weights of each column of a panel as those of 8 bits.
@@ -267,7 +274,9 @@ inline void in_heights(long count, const Run& run) {
 
 constexpr int MOST_BYTE_ROWS = SIGNED ? 4 : MOST_ROWS;  // Signs need registers, too.
 
-template <int BITS>
+// Multiply rows with a panel, N registers of its columns at a time. With all GROUPS a panel is read once and in order, as
+// memory likes it; with half of them totals and sums of six rows fit the registers, which is faster with a panel in a cache.
+template <int BITS, int N>
 void bytes_products(long count, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
                     const bf16* scales, const bf16* shifts, float* sums) {
 #if defined(HAS_TILES)
@@ -282,7 +291,9 @@ void bytes_products(long count, const Bytes& x, long row, long inputs, long grou
     }
 #endif
   in_heights<MOST_BYTE_ROWS>(count, [&](auto height, long first) {
-    bytes_product<decltype(height)::value, BITS>(x, row + first, inputs, group, columns, scales, shifts, sums + first * PANEL);
+    for (int n = 0; n < PANEL; n += N * LANES)
+      bytes_product<decltype(height)::value, BITS, N>(x, row + first, inputs, group, columns + n * WORD, scales + n,
+                                                      shifts ? shifts + n : nullptr, sums + first * PANEL + n);
   });
 }
 
@@ -293,6 +304,8 @@ void bytes_linear(const T* x, const Quantized& w, const T* bias, Out* out, long 
   const Bytes& shared = bytes;  // A lambda on another thread would name that thread's own.
   // Three passes and more are worth widening a panel once.
   const bool wide = BITS == 8 || rows > 2 * MOST_BYTE_ROWS;
+  // A widened panel is in a cache, one of 8 bits after the first pass.
+  const bool cached = BITS < 8 ? wide : rows > 8 * MOST_BYTE_ROWS;
   const long group = w.group, groups = inputs / group;
   bytes.take(x, rows, inputs, group, zero_of(wide ? 8 : BITS), threads);
   each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
@@ -301,13 +314,15 @@ void bytes_linear(const T* x, const Quantized& w, const T* bias, Out* out, long 
     const bf16* shifts = w.shifts ? w.shifts + column * groups : nullptr;
     if constexpr (BITS < 8) {
       if (!wide)
-        return bytes_products<BITS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
+        return bytes_products<BITS, GROUPS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
       thread_local std::vector<uint8_t> panel;
       if ((long)panel.size() < inputs * PANEL) panel.resize(inputs * PANEL);
       widen<BITS>(columns, inputs, panel.data());
       columns = panel.data();
     }
-    bytes_products<8>(count, shared, first, inputs, group, columns, scales, shifts, sums);
+    if (cached)
+      bytes_products<8, GROUPS / 2>(count, shared, first, inputs, group, columns, scales, shifts, sums);
+    else bytes_products<8, GROUPS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
   });
 }
 
