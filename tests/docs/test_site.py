@@ -12,7 +12,10 @@ RECORDINGS = DOCS.parent / "conformance" / "recordings"
 BUILT = {
     DOCS / "rules" / "index.md",
     *(DOCS / "reference" / f"{name}.md" for name in ("differences", "dialect-differences", "parameters")),
-    *(DOCS / "reference" / "servers" / f"{path.name.partition('.')[0]}.md" for path in RECORDINGS.glob("*.gz")),
+    *(
+        DOCS / "reference" / "servers" / f"{path.name.partition('.')[0]}.md"
+        for path in RECORDINGS.glob("*.gz")
+    ),
 }
 """Pages that `nox -s docs` writes, which pages link to as well."""
 PAGES = sorted(

@@ -159,8 +159,11 @@ def _hint(wrong: str, actions: Sequence[argparse.Action], command: str) -> str:
     """Return what to use instead of an unknown option, in brackets, if that is known."""
     if wrong in _FORMER_OPTIONS and any(action.dest in ("url", "urls") for action in actions):
         return f" (the server stands without an option: plumbline {command} URL)"
-    flags = [flag for action in actions for flag in action.option_strings]
+    named = any(action.metavar in ("NAME", "MODEL") and not action.option_strings for action in actions)
+    flags = [flag for action in actions for flag in action.option_strings] + ["--model"] * named
     near = difflib.get_close_matches(wrong[:_LONGEST_NAME], flags, 1)
+    if named and near == ["--model"]:
+        return f" (the model stands without an option: plumbline {command} NAME)"
     return f" (did you mean {near[0]}?)" if near else ""
 
 

@@ -128,6 +128,7 @@ def test_the_tab_key_completes(line: str, expected: set[str], tmp_path: Path) ->
         (["serve", "--" + "x" * 100_000], "x\n"),
         (["serve", "model", "secret"], "unrecognized arguments: …\n"),
         (["check", "x", "--model", "m", "--tmeout", "3"], "(did you mean --timeout?)"),
+        (["run", "--modle", "m"], "(the model stands without an option: plumbline run NAME)"),
         (["serve", "--api-kye=secret"], "unrecognized arguments: --api-kye (did you mean --api-key?)"),
         (["bench", "http://h/v1", "--concurency", "3"], "(did you mean --concurrency?)"),
         (["serve", "--wholly-unlike"], "unrecognized arguments: --wholly-unlike\n"),
