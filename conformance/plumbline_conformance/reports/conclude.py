@@ -17,10 +17,12 @@ from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import RecordingHeader
 from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.causes import groups, with_causes
+from plumbline_conformance.reports.conformance_classes import classes_line
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
+from plumbline_conformance.reports.formats.sarif import sarif
 from plumbline_conformance.reports.formats.text import failure_lines, printable, same_cause, scores
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.repairs import repair_lines
@@ -59,6 +61,9 @@ class Outputs(OptionGroup, frozen=True, kw_only=True):
     strict: Annotated[bool, _report("exit with 1 for broken SHOULD rules as well")] = False
     json: Annotated[File, _report("write the report as JSON", "FILE", writes=True)] = None
     junit: Annotated[File, _report("write the report as JUnit XML", "FILE", writes=True)] = None
+    sarif: Annotated[File, _report("write the report as SARIF, for code scanning", "FILE", writes=True)] = (
+        None
+    )
     markdown: Annotated[File, _report("write the report as Markdown", "FILE", writes=True)] = None
     html: Annotated[File, _report("write the report as one self-contained page", "FILE", writes=True)] = None
     badge: Annotated[
@@ -98,6 +103,8 @@ class Outputs(OptionGroup, frozen=True, kw_only=True):
             yield self.json, Report.to_json
         if self.junit is not None:
             yield self.junit, partial(junit, strict=self.strict)
+        if self.sarif is not None:
+            yield self.sarif, partial(sarif, strict=self.strict)
         if self.markdown is not None:
             yield self.markdown, markdown
         if self.html is not None:
@@ -213,6 +220,7 @@ def show(console: Console, report: Report) -> None:
         )
     for line in repair_lines(report):
         console.print(escape(printable(line)), highlight=False)
+    console.print(f"by class: {classes_line(report)}", highlight=False)
     console.print(f"checks that pass, of those with a verdict: {scores(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from example_servers.reference import application
 from plumbline_conformance.cli import main
 from plumbline_conformance.cli.check import check
 from plumbline_conformance.recording.file import read_recording
+from plumbline_conformance.reports.conformance_classes import CLASSES, class_of
 from plumbline_conformance.suite.scenario import CHECKS, Check, Target
 from plumbline_conformance.suite.selection import Selection, UnknownChoice
 
@@ -36,7 +38,10 @@ def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -
     assert main(["check", good, "--api-key", KEY, "--strict", "--mcp", str(mcp)]) == 0
     behaviour = sum(found.sampled for found in CHECKS.values())
     protocol = len(CHECKS) - behaviour
+    counts = Counter(map(class_of, CHECKS))
+    classes = ", ".join(f"{name}: pass ({counts[name]} of {counts[name]})" for name in CLASSES)
     assert capsys.readouterr().out == (
+        f"by class: {classes}\n"
         "checks that pass, of those with a verdict: "
         f"protocol {protocol}/{protocol}, behaviour {behaviour}/{behaviour}\n"
         f"{len(CHECKS)} checks: {len(CHECKS)} pass\n"

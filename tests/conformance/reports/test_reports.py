@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from html import escape
@@ -26,10 +27,12 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import RecordingHeader
+from plumbline_conformance.reports.conformance_classes import CLASSES, class_of, scores_by_class
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
+from plumbline_conformance.reports.formats.sarif import sarif
 from plumbline_conformance.reports.formats.text import failure_lines
 from plumbline_conformance.reports.matrix.html import matrix_html
 from plumbline_conformance.reports.matrix.table import NotComparable, columns_of, matrix_markdown, matrix_of
@@ -40,15 +43,25 @@ from plumbline_conformance.reports.report import (
     read_report,
     report_of,
 )
+from plumbline_conformance.reports.standing import blamed
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.scenario import CHECKS, Problem
+from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import parse_events
 
 RUN = RecordingHeader.of("http://127.0.0.1:1/v1", "m", "sk-secret-key")
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e]]>&\ud800\x00|`` ```\n# x\n"
-PRINTERS: list[Callable[[Report], str]] = [html, junit, markdown, badge_json, badge_svg, Report.to_json]
+PRINTERS: list[Callable[[Report], str]] = [
+    html,
+    junit,
+    sarif,
+    markdown,
+    badge_json,
+    badge_svg,
+    Report.to_json,
+]
 
 
 @cache
@@ -142,6 +155,54 @@ def test_what_a_server_wrote_stays_text(text: str) -> None:
     assert all(char.isprintable() or char == "\n" for char in hostile.replace("\t", ""))
     for printer in PRINTERS:
         printer(of("fail", text)).encode()
+
+
+@given(st.text())
+@example(HOSTILE)
+def test_sarif_names_the_rule_and_the_place_whatever_a_server_wrote(text: str) -> None:
+    report = of("fail", text)
+    [run] = json.loads(sarif(report))["runs"]
+
+    [found] = run["results"]
+    [place] = found["locations"]
+    assert found["ruleId"] in {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    assert found["level"] == "error"
+    assert re.fullmatch(r"[\w.~%/-]+", place["physicalLocation"]["artifactLocation"]["uri"], re.ASCII)
+    assert place["logicalLocations"][0]["fullyQualifiedName"] == "chat/text/shape"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_sarif_has_an_error_where_the_exit_status_is_not_0(verdict: str, *, strict: bool) -> None:
+    report = of(verdict)
+    [run] = json.loads(sarif(report, strict=strict))["runs"]
+
+    errors = [found for found in run["results"] if found["level"] == "error"]
+    assert bool(errors) == bool(blamed(report, strict=strict))
+
+
+def test_the_schema_of_reports_has_every_profile() -> None:
+    path = files("plumbline_conformance.reports").joinpath("report.schema.json")
+
+    assert set(json.loads(path.read_text("utf-8"))["properties"]["profile"]["enum"]) == set(PROFILES)
+
+
+def test_every_check_belongs_to_one_class_and_no_class_is_empty() -> None:
+    found = Counter(map(class_of, CHECKS))
+
+    assert set(found) == set(CLASSES)
+    assert found.total() == len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [("pass", "pass"), ("fail", "fail"), ("skipped", "not offered"), ("warn", "pass")],
+)
+def test_a_class_fails_only_by_a_broken_must(verdict: str, expected: str) -> None:
+    by_name = {score.name: score for score in scores_by_class(of(verdict))}
+
+    assert by_name[class_of("chat/text/shape")].verdict == expected
+    assert {score.verdict for name, score in by_name.items() if name != "core"} == {"not offered"}
 
 
 @given(st.text())

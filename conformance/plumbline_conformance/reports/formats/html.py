@@ -15,6 +15,7 @@ import msgspec
 
 from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.causes import distinct, groups
+from plumbline_conformance.reports.conformance_classes import classes_line
 from plumbline_conformance.reports.formats.text import by_rule, command_of, name_of, place_of, scores, times
 from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Evidence, Report, Result, event_of
@@ -88,6 +89,7 @@ def html(report: Report) -> str:
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",
         _counts(report),
+        f"<p>By class: {safe(classes_line(report))}.</p>",
         f"<p>Checks that pass, of those with a verdict: {scores(report)}.</p>",
         _contents(report, scenarios),
         *sections,

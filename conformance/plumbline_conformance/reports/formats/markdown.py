@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from plumbline_conformance.reports.causes import distinct, groups
+from plumbline_conformance.reports.conformance_classes import classes_line
 from plumbline_conformance.reports.formats.text import (
     by_rule,
     command_of,
@@ -52,6 +53,7 @@ def markdown(report: Report) -> str:
     for surface in surfaces:
         verdicts = [result.verdict for result in report.results if result.surface == surface]
         lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
+    lines += ["", f"By class: {classes_line(report)}."]
     lines += ["", f"Checks that pass, of those with a verdict: {scores(report)}.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
