@@ -346,10 +346,28 @@ def test_pictures_go_to_a_model_that_reads_them(visit: Any) -> None:
 
 def test_a_model_that_reads_no_pictures_says_so(visit: Any, slow: Live) -> None:
     page = visit(slow).open()
-    assert page.locator("#attach").is_hidden()
     page.evaluate("""() => {
         const data = new DataTransfer();
         data.items.add(new File(["x"], "p.png", { type: "image/png" }));
         document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }""")
     page.wait_for_selector("#notice:has-text('does not read pictures')")
+
+
+def test_a_text_file_is_part_of_the_message_and_other_files_are_refused(visit: Any, slow: Live) -> None:
+    seen = visit(slow)
+    page = seen.open()
+    page.evaluate("""() => {
+        const data = new DataTransfer();
+        data.items.add(new File(["a ``` fence\\n````\\n"], "n\u00f6tes.md", { type: "text/markdown" }));
+        data.items.add(new File(["unwanted"], "other.py", { type: "" }));
+        data.items.add(new File([new Uint8Array([0, 255, 1])], "a.bin"));
+        document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }""")
+    page.wait_for_selector("#notice:has-text('a.bin is neither a picture nor text')")
+    page.click("#attachments li:has-text('other.py') button")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        seen.ask("Sum up.")
+    [message] = json.loads(sent.value.post_data)["messages"]
+    assert message["content"] == "Sum up.\n\nn\u00f6tes.md:\n`````\na ``` fence\n````\n`````"
+    assert page.locator("#attachments li").count() == 0
