@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from support.models import EOS, TOKENIZER, chatml, scripted_info, token_chunks
 from support.speaking import TrustedScript
 
 from plumbline.answer.dialects.build import build_dialect
+from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
 from plumbline.answer.dialects.unmarked import may_become_calls
 from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallStart
@@ -35,6 +37,11 @@ OWN = ("hermes", "llama3_json", "llama4_json", "generic_json", "xlam", "granite"
 """Dialects some of whose own calls are plain JSON: they read them first, whatever the arguments are."""
 
 
+@cache
+def dialect_of(name: str) -> ModelDialect:
+    return build_dialect(choose("", tool=name, reasoning="none"), TOKENIZER)
+
+
 def answered(
     text: str, dialect: str, *, reads: bool = True, limit: int = 4000, **changes: Any
 ) -> list[OutputEvent]:
@@ -49,7 +56,7 @@ def answered(
     road = Road(
         TrustedScript(info, play),
         chatml(),
-        build_dialect(choose("", tool=dialect, reasoning="none"), TOKENIZER),
+        dialect_of(dialect),
         unmarked_calls=reads,
     )
     values: dict[str, Any] = {

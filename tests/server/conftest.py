@@ -10,6 +10,7 @@ from support.models import GatedEngine, scripted, served, tiny_engine
 from support.servers.live import Live, live
 
 from plumbline.server.loading.native import native_loader as engine
+from plumbline.server.loading.served_model import load
 from plumbline.server.observe.logs import LOGGERS
 from plumbline.server.settings import Settings
 
@@ -30,6 +31,13 @@ def logging_as_it_was() -> Iterator[None]:
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load models without measuring how many threads are fastest, which takes most of the time for small ones."""
     monkeypatch.setattr(engine, "fastest", lambda counts, step: 1)
+
+
+@pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the engine of `plumbline serve` in this process: another one imports torch first, in two seconds."""
+    monkeypatch.setattr("plumbline.server.start.run.begin", lambda settings: None)
+    monkeypatch.setattr("plumbline.server.start.serve.load_apart", lambda settings, begun=None: load(settings))
 
 
 @pytest.fixture(scope="session")

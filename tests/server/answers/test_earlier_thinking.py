@@ -108,6 +108,7 @@ def _silent(*_: object, announce: Callable[[], None], **__: object) -> _Silent:
     return _Silent()
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_the_line_is_printed_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,7 @@ def test_the_dialects_are_those_of_the_given_template() -> None:
     assert names(chat_template=str(TEMPLATES / "qwen3_coder.jinja"))[0] == "qwen3_coder"
 
 
+@pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -17,6 +17,7 @@ from plumbline.server.settings.sources import read_settings
 from plumbline_conformance.console.sizes import parse_size, size_text
 
 
+@pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -85,6 +86,7 @@ def test_the_default_length_of_a_model_is_read(
     assert _defaults(tmp_path, Settings(generation_config="none"), 300).max_tokens is None
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_an_error_of_the_model_names_the_place_of_the_value(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

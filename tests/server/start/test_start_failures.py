@@ -16,6 +16,8 @@ from plumbline.pocket import MODEL_DIR
 from plumbline.server.start.explain import explained
 from plumbline.server.store.interface import StoreUnavailableError
 
+ONE_PROCESS = pytest.mark.usefixtures("in_one_process")
+
 
 def last_line(capfd: pytest.CaptureFixture[str], *options: str) -> str:
     """Return the last line that a start with these options prints; every start here fails."""
@@ -55,6 +57,7 @@ def cut_weights(folder: Path) -> None:
         ),
     ],
 )
+@ONE_PROCESS
 def test_a_damaged_model_is_named_with_its_file(
     damage: Callable[[Path], object], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +67,15 @@ def test_a_damaged_model_is_named_with_its_file(
     assert str(folder) in line
 
 
+@pytest.mark.parametrize("damage", [cut_weights, lambda folder: (folder / "tokenizer.json").unlink()])
+def test_a_damaged_model_is_named_by_the_process_of_the_engine_too(
+    damage: Callable[[Path], object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One file that the engine's process reads, and one that this process reads."""
+    assert str(tmp_path / "model") in last_line(capfd, "--model", str(model(tmp_path / "model", damage)))
+
+
+@ONE_PROCESS
 def test_a_port_that_is_taken_is_named_with_a_free_one(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -74,6 +86,7 @@ def test_a_port_that_is_taken_is_named_with_a_free_one(capfd: pytest.CaptureFixt
         pass
 
 
+@ONE_PROCESS
 @pytest.mark.parametrize("name", ["/nowhere/x.sock", "{folder}/a.txt/x.sock"])
 def test_a_socket_that_cannot_be_made_is_named(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -83,6 +96,7 @@ def test_a_socket_that_cannot_be_made_is_named(
     assert f"--uds cannot be used: the socket {path}" in last_line(capfd, "--uds", path)
 
 
+@ONE_PROCESS
 def test_files_that_are_no_certificates_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.pem").touch()
     line = last_line(capfd, "--ssl-certfile", str(tmp_path / "a.pem"))
@@ -90,6 +104,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path, capfd: pytest.
     assert str(tmp_path / "a.pem") in line
 
 
+@ONE_PROCESS
 @pytest.mark.parametrize("store", ["/proc/nowhere/s.db", "postgresql://u:secret@127.0.0.1:1/x"])
 def test_a_store_that_cannot_be_opened_is_named(store: str, capfd: pytest.CaptureFixture[str]) -> None:
     line = last_line(capfd, "--store", store)
@@ -97,11 +112,13 @@ def test_a_store_that_cannot_be_opened_is_named(store: str, capfd: pytest.Captur
     assert "secret" not in line
 
 
+@ONE_PROCESS
 def test_a_server_that_cannot_open_its_store_names_no_address(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "0", "--store", "/proc/nowhere/s.db"]) == 1
     assert "http://" not in capfd.readouterr().err
 
 
+@ONE_PROCESS
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -144,6 +161,7 @@ def test_every_failure_has_one_line(error: Exception, words: str) -> None:
     assert len(line) < 600
 
 
+@ONE_PROCESS
 def test_with_debug_the_traceback_is_shown(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup):
         main(["serve", "--debug", "--port", "0", "--store", "/proc/nowhere/s.db"])

@@ -15,6 +15,8 @@ from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.memory import release_unused
 from plumbline.server.start import serve as start
 
+pytestmark = pytest.mark.usefixtures("in_one_process")
+
 
 class Silent:
     """A listener that ends at once."""
@@ -79,7 +81,7 @@ def test_the_models_that_are_loaded_are_counted_at_the_start(
 
 
 @pytest.mark.parametrize(
-    ("options", "printed"),
+    ("options", "expected"),
     [
         ((), ("as hermes (detected", "as qwen3 (detected")),
         (
@@ -90,11 +92,11 @@ def test_the_models_that_are_loaded_are_counted_at_the_start(
     ],
 )
 def test_the_dialects_are_printed_at_the_start(
-    options: tuple[str, ...], printed: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    options: tuple[str, ...], expected: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--port", "0", *options]) == 0
     printed = capfd.readouterr().err
-    for words in printed:
+    for words in expected:
         assert words in printed, printed
 
 
