@@ -37,7 +37,9 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the engine of `plumbline serve` in this process: another one imports torch first, in two seconds."""
     monkeypatch.setattr("plumbline.server.start.run.begin", lambda settings: None)
-    monkeypatch.setattr("plumbline.server.start.serve.load_apart", lambda settings, begun=None: load(settings))
+    monkeypatch.setattr(
+        "plumbline.server.start.serve.load_apart", lambda settings, begun=None: load(settings)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from support.laws import EXAMPLES, EXPLORED
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.dialects.spec.markers import Markers
-from plumbline.answer.dialects.streams.cursor import Finder
+from plumbline.answer.dialects.streams.cursor import Finder, PatternCache
 
 DIALECTS = tuple(dict.fromkeys(TOOL_DIALECTS.values()))
 laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
@@ -52,3 +52,13 @@ def test_markers_of_a_dialect_are_found(data: st.DataObject, dialect: ToolDialec
     )
     text = data.draw(st.lists(pieces | st.text(max_size=2), max_size=5).map("".join))
     assert finder.search(text, 0, closed) == looked_for(finder.markers, text, 0, closed)
+
+
+@given(st.lists(st.lists(st.text("<ab>", min_size=1, max_size=40), max_size=3), max_size=40))
+def test_patterns_that_are_kept_stay_within_their_bound(asked: list[list[str]]) -> None:
+    cache = PatternCache(100)
+    for markers in asked:
+        key = tuple(sorted(set(markers)))
+        assert cache.of(key)[2] == PatternCache(0).of(key)[2]
+        assert sum(len(marker) for kept in cache.kept for marker in kept) <= 100
+    assert all(cache.of(key) is cache.of(key) for key in cache.kept)
