@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -25,6 +26,9 @@ from plumbline.answer.road.road import Road
 from plumbline.answer.turn import ChatPrompt, JsonFormat, Message, Tool, ToolChoice, Turn
 from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk
 
+# One loop for all answers keeps its threads; starting them costs most.
+_LOOP = asyncio.new_event_loop()
+atexit.register(_LOOP.close)
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -70,7 +74,7 @@ def answered(
         async with aclosing(road.answer(prepared, "r")) as events:
             return [event async for _, event in events]
 
-    return asyncio.run(run())
+    return _LOOP.run_until_complete(run())
 
 
 def calls_of(events: list[OutputEvent]) -> list[tuple[str, Any]]:
