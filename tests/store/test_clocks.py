@@ -3,11 +3,13 @@
 Laws:
     1. When the clock of the database jumps, no response of a process that lives is ended, and one that was abandoned
        is, later by no more than the step.
-    2. No module measures time by a clock that can be set: those that read one show it, or keep it with a record.
+    2. Nor does another process get the conversation that one works on; one that was abandoned it gets a little later.
+    3. No module measures time by a clock that can be set: those that read one show it, or keep it with a record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from support.stores.store_records import record
 
-from plumbline.server.store.records import Renewed, ResponseRecord
+from plumbline.server.store.records import ConversationRecord, Renewed, ResponseRecord
 from plumbline.server.store.sql.database import Database
 from plumbline.server.store.sql.lease_rows import SURE_SECONDS, ExpiredLeases
 from plumbline.server.store.sql.response_rows import LEASE_SECONDS
@@ -103,6 +105,26 @@ async def test_a_clock_that_is_set_ends_nothing_that_runs(url: str, clocks: Cloc
             found = await other.response("a", name)
             assert found is not None
             assert found.status == status
+
+
+@pytest.mark.parametrize("step", [-3600.0, 15.0, 3600.0])
+async def test_a_clock_that_is_set_gives_no_conversation_away(
+    postgres_url: str, clocks: Clocks, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline.server.store.sql.lease_rows.SURE_SECONDS", 0.2)
+    async with opened(postgres_url) as busy, opened(postgres_url) as gone, opened(postgres_url) as other:
+        for store, name in ((busy, "held"), (gone, "abandoned")):
+            await store.save_conversation(ConversationRecord(id=name, owner="a", created_at=1))
+            assert await store.lease_conversation("a", name)
+        clocks.offset += step
+        wanted = asyncio.create_task(other.lease_conversation("a", "held"))
+        await asyncio.sleep(0.1)
+        await busy.renew_leases([])
+        assert not await wanted
+        clocks.now += LEASE_SECONDS + max(0.0, -step) + 1
+        await busy.renew_leases([])
+        assert not await other.lease_conversation("a", "held")
+        assert await other.lease_conversation("a", "abandoned")
 
 
 def test_no_module_measures_time_by_a_clock_that_can_be_set() -> None:

@@ -4,7 +4,8 @@ Laws:
     1. From the signal on no connection is accepted, but those that the system has accepted are served.
     2. Whatever a connection was doing, a request that comes on it soon after is answered, not refused.
     3. Answers that begin after the signal say that their connection ends; silent connections are closed.
-    4. A second signal ends what runs; the same wish that arrives twice does not.
+    4. A body that is not whole when the time of running requests is over is a 503, and holds no stop.
+    5. A second signal ends what runs; the same wish that arrives twice does not.
 """
 
 from __future__ import annotations
@@ -253,3 +254,25 @@ def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event(twice: boo
     error = json.loads(events[-2])["error"]
     assert error["type"] == "server_error"
     assert "shutting down" in error["message"]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("body_timeout", [0.0, 30.0])
+def test_a_client_that_drips_its_body_holds_no_stop(twice: bool, body_timeout: float) -> None:
+    """It may send its request to another server, since nothing of it was done."""
+    settings = Settings(shutdown_timeout=600 if twice else 0.2, body_timeout=body_timeout)
+    with live(lambda: served(scripted()), settings) as server, connect(server) as connection:
+        whole = post()
+        connection.sendall(whole[:-20])
+        while not server.server._draining.running:  # type: ignore[attr-defined]
+            time.sleep(0.005)
+        connection.sendall(whole[-20:-19])
+        server.stop()
+        server.server.force_exit = twice
+        began = time.monotonic()
+        answer = until(connection, b"}}")
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        assert b"Send the request to another one" in answer
+        server.thread.join(20)
+        assert not server.thread.is_alive()
+        assert time.monotonic() - began < 2

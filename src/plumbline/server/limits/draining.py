@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,7 +28,10 @@ class Draining:
 
     def __init__(self) -> None:
         self.began = False
+        self.has_ended = False
+        """Whether the time of what ran is over."""
         self.running = 0
+        self._readings: set[asyncio.Timeout] = set()
 
     def begin(self) -> int:
         """Begin to stop; return how many requests run."""
@@ -43,9 +47,28 @@ class Draining:
         finally:
             self.running -= 1
 
+    def end(self) -> None:
+        """End what is still being read: nobody knows when the rest of a body comes."""
+        self.has_ended = True
+        for each in self._readings:
+            if not each.expired():
+                each.reschedule(0.0)
+
+    @contextmanager
+    def reading(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Let `end` end the time limit of reading a body while this block runs."""
+        self._readings.add(limit)
+        if self.has_ended:
+            limit.reschedule(0.0)
+        try:
+            yield
+        finally:
+            self._readings.discard(limit)
+
     @property
     def refusal(self) -> ApiError | None:
-        """The error of a request that comes too late: a handshake or turn of a WebSocket, a head that is not whole."""
+        """The error of a request that comes too late: a handshake or turn of a WebSocket, a head or body that is not
+        whole."""
         if not self.began:
             return None
         error = engine_unavailable("The server is stopping. Send the request to another one, or again later.")

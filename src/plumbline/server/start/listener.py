@@ -267,7 +267,9 @@ class Listener(uvicorn.Server):
                 connection.drain()
         await self._idle(until, or_forced=True)
         if self.force_exit:
-            await self._abort()  # Streams end with an error event, as far as their clients read it at once.
+            await (
+                self._end_requests()
+            )  # Streams end with an error event, as far as their clients read it at once.
             await self._idle(loop.time() + _LAST, or_forced=False)
         # What is left are connections that read slowly, and WebSockets.
         self.config.timeout_graceful_shutdown = max(1, math.ceil(until - loop.time()))
@@ -297,7 +299,11 @@ class Listener(uvicorn.Server):
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
-        # This aborts all requests; their writers send error events.
+        await self._end_requests()
+
+    async def _end_requests(self) -> None:
+        """End all requests: those that are being read with a 503, streams with error events of their writers."""
+        self._draining.end()
         await self._abort()
 
 

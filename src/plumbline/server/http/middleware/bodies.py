@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline.contract.wire.errors import ApiError, engine_unavailable, rate_limited
+from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import LEAST_RATE, ByteBudget, Reservation
 
 __all__ = ["Bodies", "announced"]
@@ -29,12 +30,14 @@ class Bodies:
         budget: the bytes that all clients may have.
         most: bytes of one body.
         timeout: seconds in which a body may be silent, or wait for room; 0 means no limit.
+        draining: says whether the server stops, which ends bodies that are not whole.
     """
 
-    def __init__(self, budget: ByteBudget, most: int, timeout: float) -> None:
+    def __init__(self, budget: ByteBudget, most: int, timeout: float, draining: Draining) -> None:
         self._budget = budget
         self._most = most
         self._timeout = timeout
+        self._draining = draining
 
     def reader(self, scope: Scope, held: Reservation, receive: Receive) -> Receive:
         """Wrap `receive` so that a body is read when there is room for all of it.
@@ -69,10 +72,13 @@ class Bodies:
             ApiError: 429 or 503, there was none for `body_timeout`; to wait on would only keep the client's connection.
         """
         try:
-            async with asyncio.timeout(self._timeout or None):
-                await held.wait(size)
+            async with asyncio.timeout(self._timeout or None) as limit:
+                with self._draining.reading(limit):
+                    await held.wait(size)
         except TimeoutError:
-            if self._budget.of(held.client) + size > self._budget.share:
+            if (stops := self._too_late()) is not None:
+                raise stops from None
+            if self._budget.is_own_fault(held, size):
                 error = rate_limited(
                     "The bodies of your other requests fill your share of the server's memory."
                 )
@@ -81,10 +87,15 @@ class Bodies:
             error.headers = {**error.headers, "Connection": "close"}
             raise error from None
 
+    def _too_late(self) -> ApiError | None:
+        """Return the error of a body that is not whole when the server ends what runs."""
+        return self._draining.refusal if self._draining.has_ended else None
+
     def _in_time(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""
-        if not self._timeout:
-            return receive
+        """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408.
+
+        One that is not whole when the server ends what runs is a 503, which its client may send to another server.
+        """
         complete = False
         loop = asyncio.get_running_loop()
         deadline = 0.0
@@ -94,12 +105,14 @@ class Bodies:
             if complete:
                 return await receive()
             deadline = deadline or loop.time() + self._timeout
+            at = min(deadline, loop.time() + self._timeout) if self._timeout else None
             try:
-                async with asyncio.timeout_at(min(deadline, loop.time() + self._timeout)):
-                    message = await receive()
+                async with asyncio.timeout_at(at) as limit:
+                    with self._draining.reading(limit):
+                        message = await receive()
             except TimeoutError:
                 complete = True
-                raise ApiError(
+                raise self._too_late() or ApiError(
                     408,
                     f"No data of the request body, or too little, arrived for {self._timeout:g} seconds.",
                     code="request_timeout",

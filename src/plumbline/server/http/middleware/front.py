@@ -103,10 +103,10 @@ class Front:
         self._app = app
         self._origins = origins
         self._budget = ByteBudget.for_messages(max_body_bytes) if budget is None else budget
-        self._bodies = Bodies(self._budget, max_body_bytes, body_timeout)
+        self._draining = Draining() if draining is None else draining
+        self._bodies = Bodies(self._budget, max_body_bytes, body_timeout, self._draining)
         self._full = full
         self._open_paths = PROBES | open_paths
-        self._draining = Draining() if draining is None else draining
         self._rates = Rates(()) if rates is None else rates
         self._recent = RecentRequests() if recent is None else recent
         self._keys = keys
