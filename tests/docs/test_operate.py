@@ -59,7 +59,11 @@ def test_the_parts_of_kubernetes_fit_together() -> None:
     settings = command_line(CONTAINER["args"])
     (_, pause) = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
     assert POD["spec"]["terminationGracePeriodSeconds"] > int(pause) + settings.shutdown_timeout + GRACE
-    assert {each["name"] for each in CONTAINER["env"]} <= {option.variable for option in OPTIONS}
+    variables = {option.variable for option in OPTIONS}
+    assert {each["name"] for each in CONTAINER["env"]} <= variables
+    # Kubernetes would give each pod a variable with the Service's address.
+    link = f"{MANIFESTS['Service']['metadata']['name'].upper()}_PORT"
+    assert link not in variables or POD["spec"]["enableServiceLinks"] is False
     (port,) = CONTAINER["ports"]
     assert (port["name"], port["containerPort"]) == ("http", settings.port)
     assert all(each["httpGet"]["port"] == "http" for each in PROBES.values())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from support.servers.ports import free_port
 
-from .fleet import PROXIES, Replica, healthy, proxied, replica, wait_for
+from .cluster import KEY, cluster, missing
+from .fleet import DEPLOY, PROXIES, Replica, healthy, proxied, replica, wait_for
 from .kubernetes import roll_out, service, started
 from .load import Load, load
 
@@ -58,6 +59,27 @@ def test_a_rolling_restart_loses_no_request(proxy: str, options: tuple[str, ...]
                     restart(each, seen)
     print(f"{proxy}: answered {dict(seen.answered)}, sent again {dict(seen.repeated)}")
     assert not seen.failed
+
+
+def test_a_rollout_in_a_cluster_loses_no_request(tmp_path: Path) -> None:
+    """The documented manifest in Kubernetes itself, of which nothing but the machine is emulated."""
+    if lacks := missing():
+        pytest.skip(f"no cluster, for want of: {', '.join(lacks)}")
+    with cluster(tmp_path) as at:
+        at.apply(DEPLOY / "kubernetes.yaml")
+        with load(at.url(), authorization=f"Bearer {KEY}") as seen:
+            wait_for(lambda: len(seen.answered) == 4 or seen.failed)
+            assert not seen.failed
+            first = {each["metadata"]["name"] for each in at.pods()}
+            for _ in range(ROUNDS):
+                at.roll_out()
+        events = at.events()
+        last = {each["metadata"]["name"] for each in at.pods()}
+    print(f"Kubernetes 1.{at.minor}: answered {dict(seen.answered)}, sent again {dict(seen.repeated)}")
+    assert not seen.failed
+    assert not first & last
+    # No probe took a pod that works for one that does not, and no hook failed.
+    assert not [each for each in events if each.startswith(("Unhealthy: Liveness", "FailedPreStopHook"))]
 
 
 def test_a_rollout_in_kubernetes_loses_no_request() -> None:

@@ -158,10 +158,14 @@ def test_one_client_can_fill_half_of_the_queue() -> None:
         await asyncio.sleep(0)
         with pytest.raises(PlacesFullError):
             await call("a")
-        tasks += [asyncio.create_task(call("b")) for _ in range(2)]
+        tasks.append(asyncio.create_task(call("b")))
+        await asyncio.sleep(0)
+        with pytest.raises(PlacesFullError):  # The last one is for clients without any.
+            await call("b")
+        tasks.append(asyncio.create_task(call("c")))
         await asyncio.sleep(0)
         with pytest.raises(PlacesFullError):
-            await call("c")
+            await call("d")
         release.set()
         await asyncio.gather(*tasks)
 

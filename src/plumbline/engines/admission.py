@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from plumbline.base.shares import within_share
 from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.arrivals import Arrivals
 from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
@@ -141,10 +142,8 @@ class Admission:
             return EngineFullError(
                 f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
             )
-        others = len(self._ids) > self._clients[client]
-        if others and self._clients[client] + arriving >= 2 * (self._max_in_flight - len(self._ids) - total):
-            # However many clients take all that they can get, a third of the places is left to further ones.
-            own = self._clients[client] + arriving
+        own = self._clients[client] + arriving
+        if not within_share(own, 1, len(self._ids) + total, self._max_in_flight):
             return EngineFullError(f"{own} requests of this client are in flight, its share beside others.")
         limited = self.max_queue_seconds and not patient
         expected = self._queue.expected(client, arriving) if limited else 0.0

@@ -88,10 +88,12 @@ class RequestState:
     __slots__ = (
         "adapter",
         "arrival",
+        "began",
         "block_hashes",
         "block_ids",
         "chain",
         "created",
+        "drew",
         "end_ids",
         "error",
         "finish_reason",
@@ -136,6 +138,10 @@ class RequestState:
         self.sampling = sampling
         self.arrival = arrival
         self.created = time.perf_counter()
+        self.began = 0.0
+        """When it last got its slot."""
+        self.drew = 0.0
+        """When it drew its first token there; 0 before."""
         self.queued_seconds = 0.0
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)

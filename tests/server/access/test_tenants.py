@@ -71,7 +71,7 @@ def test_a_key_is_a_tenant() -> None:
             machine.refer(**pair, number=0, stream=who == 1)
             machine.talk(**pair, number=0, kept=who == 1)
             machine.leave(who=who, stream=who == 1)
-            machine.crowd(who=who, behind=who == 1)
+            machine.crowd(who=who, behind=who == 1, both=who == 2)
         for who in range(3):
             machine.lists(who=who, number=0)
             for operation in OWNED:

@@ -69,38 +69,47 @@ class WorkRules(TenantMachine):
         self.run(left())
 
     @drives("createResponse", "createChatCompletion", "getResponse", "deleteResponse")
-    @rule(who=WHO, behind=YES)
-    def crowd(self, who: int, behind: bool) -> None:
-        """A key that asks for all that it can get keeps no other from beginning, or from ending before it."""
-        me = self.people[who]
+    @rule(who=WHO, behind=YES, both=YES)
+    def crowd(self, who: int, behind: bool, both: bool) -> None:
+        """Keys that ask for all that they can get keep no other from beginning, or from ending before them.
+
+        Args:
+            who: has a crowd of requests.
+            behind: whether the others' requests are in the background.
+            both: whether the next key has a crowd as well.
+        """
+        crowds = [self.people[who], *([self.people[(who + 1) % 3]] if both else [])]
         self.run(self._settled())
 
         async def crowded() -> None:
-            body = {"model": me.models[1], "input": me.word, "background": True, **LONG}
-            taken = []
-            for _ in range(20):
-                answer = await self.world.ask(me, "createResponse", body)
-                if answer.status == 429:
-                    break
-                taken.append(answer.json["id"])
-                self.world.note(me, answer.json)
-            else:
-                raise AssertionError("one key may have everything")
+            taken = [(me, name) for me in crowds for name in await self._all_of(me)]
             try:
                 for you in self.people:
-                    if you is not me:
+                    if you not in crowds:
                         await self._turn_of(you, behind=behind)
                 running = [
-                    (await self.world.want(me, "getResponse", response_id=name)).json for name in taken
+                    (await self.world.want(me, "getResponse", response_id=name)).json for me, name in taken
                 ]
                 assert any(each["status"] in ("queued", "in_progress") for each in running), (
                     "it was not crowded"
                 )
             finally:
-                for name in taken:
+                for me, name in taken:
                     await self.world.want(me, "deleteResponse", response_id=name)
 
         self.run(crowded())
+
+    async def _all_of(self, me: Tenant) -> list[str]:
+        """Begin as many responses as a key may have; return their ids."""
+        body = {"model": me.models[1], "input": me.word, "background": True, **LONG}
+        taken: list[str] = []
+        for _ in range(20):
+            answer = await self.world.ask(me, "createResponse", body)
+            if answer.status == 429:
+                return taken
+            taken.append(answer.json["id"])
+            self.world.note(me, answer.json)
+        raise AssertionError("one key may have everything")
 
     async def _turn_of(self, you: Tenant, *, behind: bool) -> None:
         if not behind:

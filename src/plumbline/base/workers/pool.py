@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Literal
 
-import msgspec
-
-from plumbline.base.workers.process import (
-    FORK,
-    HEAD,
-    KILL,
-    MOST_DETAIL,
-    ORDER,
-    RESULT,
-    STATUS,
-    Bounds,
-    Setup,
-)
+from plumbline.base.workers.process import Bounds, Setup
 from plumbline.base.workers.turns import PlacesFullError, Turns
+from plumbline.base.workers.worker import SlowCallError, TemplateProcess, Worker, WorkerError
 
-__all__ = ["Bounds", "Worker", "WorkerError", "WorkerPool", "WorkersBusyError"]
+__all__ = ["QUICK_SECONDS", "Bounds", "LentWorker", "WorkerError", "WorkerPool", "WorkersBusyError"]
 
-_START_SECONDS = 30.0
-"""For the imports of a template process, on a machine that is busy."""
-_REPORT_SECONDS = 2.0
-"""For the exit status of a worker that has closed its connection."""
-
-Reason = Literal["time", "memory", "result", "crash"]
-
-
-class WorkerError(Exception):
-    """A call ended without a result.
-
-    Attributes:
-        reason: `time`, `memory` or `result` for the bound that it exceeded; `crash` for anything else that ended the
-            worker, and for an exception of the function.
-    """
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
+QUICK_SECONDS = 0.25
+"""Seconds of a CPU in which nearly every call ends. One that takes longer begins again among the slow ones, so that few
+clients with slow calls, however many they make, do not occupy all workers."""
 
 
 class WorkersBusyError(Exception):
@@ -63,12 +30,14 @@ class WorkerPool:
     >>> async with pool.worker("client 1") as worker:  # doctest: +SKIP
     ...     text = await worker.call(payload)
 
+    Quick and slow calls have places of their own. A call may begin twice, so it must have no effect.
+
     Args:
         factory: `module:function`; the function takes `data` and returns the handler, which takes and returns bytes.
         data: what the handler needs for all calls.
         bounds: of each call.
-        processes: workers at a time, of which one client has all but one at most.
-        waiting: calls that may wait for a worker.
+        processes: quick calls at a time, of which one client has all but one at most; and as many slow ones.
+        waiting: calls of each kind that may wait for a worker.
         niceness: how far the workers stand back for other processes, 0 to 19.
     """
 
@@ -85,16 +54,16 @@ class WorkerPool:
         self.bounds = bounds
         self._setup = Setup(factory=factory, data=data, bounds=bounds, niceness=niceness)
         self._new_turns = partial(Turns, processes, waiting)
-        self._turns = self._new_turns()
+        self.quick, self.slow = self._new_turns(), self._new_turns()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._template: _Template | None = None
-        self._starting: asyncio.Task[_Template] | None = None
+        self._template: TemplateProcess | None = None
+        self._starting: asyncio.Task[TemplateProcess] | None = None
         self._idle: list[Worker] = []
 
     @property
     def num_waiting(self) -> int:
         """Calls that wait for a worker."""
-        return self._turns.num_waiting
+        return self.quick.num_waiting + self.slow.num_waiting
 
     async def start(self) -> None:
         """Start the template process, so that the first call does not wait for its imports.
@@ -118,7 +87,7 @@ class WorkerPool:
             await template.close()
 
     @contextlib.asynccontextmanager
-    async def worker(self, client: str) -> AsyncIterator[Worker]:
+    async def worker(self, client: str) -> AsyncIterator[LentWorker]:
         """Wait for a worker and keep it within the block; clients take turns.
 
         A worker that is in a call at the end of the block, because its caller was cancelled, is killed.
@@ -132,20 +101,36 @@ class WorkerPool:
         """
         self._follow_loop()
         try:
-            async with self._turns.turn(client):
-                worker = await self._take()
-                try:
-                    yield worker
-                finally:
-                    if worker.is_idle and worker.template is self._template:
-                        self._idle.append(worker)
-                    else:
-                        worker.kill()
+            async with contextlib.AsyncExitStack() as stack:
+                worker = await stack.enter_async_context(self.lend(self.quick, client))
+                yield LentWorker(self, client, worker, stack)
         except PlacesFullError:
             raise WorkersBusyError from None
 
+    @contextlib.asynccontextmanager
+    async def lend(self, turns: Turns, client: str) -> AsyncIterator[Worker]:
+        """Wait for a place, and keep a worker within the block; see `worker`.
+
+        Args:
+            turns: `quick` or `slow`.
+            client: whose turn it is.
+
+        Raises:
+            PlacesFullError: too many calls wait.
+            WorkerError: no process could be started.
+        """
+        async with turns.turn(client):
+            worker = await self._take()
+            try:
+                yield worker
+            finally:
+                if worker.is_idle and worker.template is self._template:
+                    self._idle.append(worker)
+                else:
+                    worker.kill()
+
     async def call(self, payload: bytes, client: str, cpu_seconds: float | None = None) -> bytes:
-        """Return what the handler answers; see `worker` and `Worker.call`."""
+        """Return what the handler answers; see `worker` and `LentWorker.call`."""
         async with self.worker(client) as worker:
             return await worker.call(payload, cpu_seconds)
 
@@ -168,165 +153,43 @@ class WorkerPool:
         for worker in self._idle:
             worker.close()
         self._idle, self._template, self._starting = [], None, None
-        self._turns, self._loop = self._new_turns(), loop
+        self.quick, self.slow, self._loop = self._new_turns(), self._new_turns(), loop
 
-    async def _running(self) -> _Template:
+    async def _running(self) -> TemplateProcess:
         self._follow_loop()
         if self._template is not None and not self._template.has_ended:
             return self._template
         if self._starting is None:
-            self._starting = asyncio.create_task(_started(self._setup))
+            self._starting = asyncio.create_task(TemplateProcess.started(self._setup))
             self._starting.add_done_callback(self._take_started)
         return await asyncio.shield(
             self._starting
         )  # A client that leaves must not stop the start for others.
 
-    def _take_started(self, task: asyncio.Task[_Template]) -> None:
+    def _take_started(self, task: asyncio.Task[TemplateProcess]) -> None:
         self._starting = None
         if not task.cancelled() and task.exception() is None:
             self._template = task.result()
 
 
-async def _started(setup: Setup) -> _Template:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = await asyncio.to_thread(_popen, theirs)
-    template = _Template(process, ours, setup.bounds)
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            await template.prepare(setup)
-    except BaseException as error:
-        await template.close()
-        if isinstance(error, OSError | EOFError | TimeoutError):
-            raise WorkerError("crash", f"the process of {setup.factory} did not start") from error
-        raise
-    return template
+class LentWorker:
+    """A worker as its caller has it: another one for slow calls.
 
-
-def _popen(socket_: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        (sys.executable, "-P", "-m", "plumbline.base.workers.process"),
-        stdin=socket_.fileno(),
-        # No other variable of the server, such as an API key, is of use to it. A process with threads must not fork.
-        env={
-            "PATH": os.defpath,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "RAYON_NUM_THREADS": "1",
-        },
-        # An interrupt on the terminal is for the server, which ends it. In a session of its own, Linux would weigh its
-        # priority against nothing else ("autogroups").
-        process_group=0,
-    )
-
-
-class _Template:
-    """The template process, as the pool sees it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.has_ended = False
-        self._process = process
-        self._control = control
-        control.setblocking(False)
-        self._count = 0
-        self._workers: dict[int, asyncio.Future[int]] = {}
-        """The exit status of each worker, by its number."""
-        self._unread = b""
-
-    async def prepare(self, setup: Setup) -> None:
-        """Send the setup, and wait until the function is imported."""
-        loop = asyncio.get_running_loop()
-        message = msgspec.msgpack.encode(setup)
-        await loop.sock_sendall(self._control, HEAD.pack(RESULT, False, 0.0, len(message)) + message)
-        await _received(self._control, ORDER.size)
-        loop.add_reader(self._control, self._read)
-
-    def fork(self) -> Worker:
-        """Return a new worker.
-
-        Raises:
-            WorkerError: the template process has just ended.
-        """
-        ours, theirs = socket.socketpair()
-        self._count += 1
-        status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._workers[self._count] = status
-        with theirs:
-            try:
-                socket.send_fds(self._control, [ORDER.pack(FORK, self._count)], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise WorkerError("crash", "no worker could be started") from error
-        return Worker(self, self._count, ours, status)
-
-    def kill(self, number: int) -> None:
-        """End a worker."""
-        with contextlib.suppress(OSError):
-            self._control.send(ORDER.pack(KILL, number))
-
-    def _read(self) -> None:
-        """Take the reports that have come."""
-        try:
-            data = self._control.recv(65536)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""
-        self._unread += data
-        while len(self._unread) >= STATUS.size:
-            number, status = STATUS.unpack(self._unread[: STATUS.size])
-            self._unread = self._unread[STATUS.size :]
-            _settle(self._workers.pop(number, None), status)
-        if not data:
-            self._end()
-
-    def _end(self) -> None:
-        """Take note that the process has ended, and its workers with it."""
-        if not self.has_ended:
-            self.has_ended = True
-            asyncio.get_running_loop().remove_reader(self._control)
-        while self._workers:
-            _settle(self._workers.popitem()[1], -signal.SIGKILL)
-
-    async def close(self) -> None:
-        """End the process and its workers."""
-        self._end()
-        self._control.close()
-        self._process.kill()  # The workers die with it.
-        await asyncio.to_thread(self._process.wait)
-
-    def kill_all(self) -> None:
-        """End the process and its workers, without its event loop."""
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-
-def _settle(future: asyncio.Future[int] | None, status: int) -> None:
-    if future is not None and not future.done():
-        future.set_result(status)
-
-
-class Worker:
-    """One worker, lent to one caller at a time."""
+    Args:
+        pool: has lent it.
+        client: whose calls it takes.
+        worker: of the quick ones.
+        stack: gives its place back.
+    """
 
     def __init__(
-        self, template: _Template, number: int, connection: socket.socket, status: asyncio.Future[int]
+        self, pool: WorkerPool, client: str, worker: Worker, stack: contextlib.AsyncExitStack
     ) -> None:
-        self.template = template
-        self.is_idle = True
-        """Whether it can take a call."""
-        self._number = number
-        self._connection = connection
-        self._status = status
-        connection.setblocking(False)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._status.done()
+        self._pool = pool
+        self._client = client
+        self._worker = worker
+        self._stack = stack
+        self._is_slow = False
 
     async def call(self, payload: bytes, cpu_seconds: float | None = None) -> bytes:
         """Return what the handler answers.
@@ -337,66 +200,15 @@ class Worker:
 
         Raises:
             WorkerError: the call exceeded a bound, or ended the worker.
+            PlacesFullError: the call is slow, and too many slow ones wait; `WorkerPool.worker` makes it its own error.
         """
-        loop = asyncio.get_running_loop()
-        seconds = self.template.bounds.cpu_seconds if cpu_seconds is None else cpu_seconds
-        self.is_idle = False
-        try:
-            await loop.sock_sendall(self._connection, HEAD.pack(RESULT, False, seconds, len(payload)))
-            await loop.sock_sendall(self._connection, payload)
-            kind, is_last, _, size = HEAD.unpack(await _received(self._connection, HEAD.size))
-            if size > max(self.template.bounds.result, MOST_DETAIL):
-                raise WorkerError("result", "its answer is too large")
-            answer = bytes(await _received(self._connection, size))
-        except (OSError, EOFError):
-            raise await self._why(seconds) from None
-        self.is_idle = not is_last
-        match kind:
-            case b"R":
-                return answer
-            case b"M":
-                raise WorkerError("memory", "it needs more memory than it may have")
-            case b"L":
-                raise WorkerError("result", "its result is larger than it may be")
-            case _:
-                raise WorkerError("crash", answer.decode("utf-8", "replace"))
-
-    def close(self) -> None:
-        """Let the process end."""
-        self._connection.close()
-
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        self._connection.close()
-        if not self.has_ended:
-            self.template.kill(self._number)
-
-    async def _why(self, seconds: float) -> WorkerError:
-        """Return the error of a call that ended the worker."""
-        try:
-            async with asyncio.timeout(_REPORT_SECONDS):
-                status = await asyncio.shield(self._status)
-        except TimeoutError:
-            return WorkerError("crash", "the worker closed its connection")
-        if status in (-signal.SIGPROF, -signal.SIGALRM):
-            return WorkerError("time", f"it takes more than {seconds:g} s of CPU time")
-        if status == -signal.SIGABRT:  # Rust and C++ abort where an allocation fails.
-            return WorkerError("memory", "it needs more memory than it may have")
-        return WorkerError("crash", f"the worker ended with status {status}")
-
-
-async def _received(connection: socket.socket, size: int) -> bytearray:
-    """Return as many bytes.
-
-    Raises:
-        EOFError: the connection has closed.
-    """
-    loop = asyncio.get_running_loop()
-    found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        count = await loop.sock_recv_into(connection, view)
-        if not count:
-            raise EOFError
-        view = view[count:]
-    return found
+        seconds = self._pool.bounds.cpu_seconds if cpu_seconds is None else cpu_seconds
+        if not self._is_slow and seconds > QUICK_SECONDS:
+            with contextlib.suppress(SlowCallError):
+                return await self._worker.call(payload, QUICK_SECONDS)
+            await self._stack.aclose()
+            self._worker = await self._stack.enter_async_context(
+                self._pool.lend(self._pool.slow, self._client)
+            )
+            self._is_slow = True
+        return await self._worker.call(payload, seconds)

@@ -11,6 +11,8 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 
+from plumbline.base.shares import within_share
+
 __all__ = ["PlacesFullError", "Turns"]
 
 _MOST_REMEMBERED = 1024
@@ -30,7 +32,8 @@ class Turns:
 
     Args:
         places: how many callers may be inside at once; where there is one place only, any client may have it.
-        waiting: how many callers may wait; one client may have half of them, so that others find room.
+        waiting: how many callers may wait; one client may have half of them, and beside others its share
+            (`shares.py`), so that others find room.
         clock: returns seconds.
     """
 
@@ -78,9 +81,8 @@ class Turns:
         if self._free and self._inside[client] < self._most and not self._queues.get(client):
             self._take(client)
             return
-        if self.num_waiting >= self._waiting or len(self._queues.get(client, ())) >= max(
-            1, self._waiting // 2
-        ):
+        own = len(self._queues.get(client, ()))
+        if own >= max(1, self._waiting // 2) or not within_share(own, 1, self.num_waiting, self._waiting):
             raise PlacesFullError
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(place)

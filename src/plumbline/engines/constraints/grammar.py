@@ -26,7 +26,7 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from plumbline.base.workers.pool import Bounds, Worker, WorkerError, WorkerPool, WorkersBusyError
+from plumbline.base.workers.pool import Bounds, LentWorker, WorkerError, WorkerPool, WorkersBusyError
 from plumbline.engines.constraints.digit_runs import DigitTokens, digit_tokens
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
@@ -57,6 +57,8 @@ _MAX_RULES = 10_000
 """Rules of a grammar. llguidance follows rules that refer to each other recursively, about 4 KB of stack for each."""
 BOUNDS = Bounds(cpu_seconds=2.0, seconds=20.0, memory=1024 * 1024 * 1024, result=4096)
 """Of the trial of a grammar. Grammars of programs compile within 10 ms."""
+_TRIALS = 2
+"""Grammars that are tried at a time, and as many that take long."""
 _MOST_CACHED = 64 * 1024 * 1024
 """Bytes of the compiled grammars that are cached."""
 _BUSY = "Too many grammars and schemas are being compiled. Try again later."
@@ -141,7 +143,7 @@ class LarkCompiler:
         vocabulary: the model's tokens; at least one must be an end of sequence.
         capacity: how many compiled grammars are cached, within `_MOST_CACHED` bytes.
         waiting: how many grammars may wait to be tried; one client may have half of them.
-        patience: seconds that a grammar may wait for its turn.
+        patience: seconds that a grammar may wait for its turn, and for the end of its trial.
 
     Raises:
         ValueError: the model has no end of sequence, so that a text that may go on could never end.
@@ -157,7 +159,9 @@ class LarkCompiler:
         self._waiting = waiting
         self._patience = patience
         self._building = threading.Lock()
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plumbline-grammar")
+        self._threads = ThreadPoolExecutor(
+            max_workers=2 * _TRIALS, thread_name_prefix="plumbline-grammar"
+        )  # None waits for another.
         self._compiled: OrderedDict[bytes, _Compilation] = OrderedDict()
 
     async def compile(self, grammar: str, client: str = "") -> Matcher:
@@ -215,7 +219,7 @@ class LarkCompiler:
             "plumbline.engines.constraints.trial:make",
             msgspec.msgpack.encode(setup),
             bounds=BOUNDS,
-            processes=2,
+            processes=_TRIALS,
             waiting=self._waiting,
             niceness=5,
         )
@@ -240,13 +244,15 @@ class LarkCompiler:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._patience):
                     worker = await stack.enter_async_context(self._trials.worker(client))
-                verdict = await _tried(worker, text)
+                    verdict = await _tried(worker, text)
+                # In its turn, because it takes as long here.
+                return verdict.error or await self._compiled_here(grammar, verdict)
         except (WorkersBusyError, TimeoutError):
             raise CompilersBusyError(_BUSY) from None
         except WorkerError as error:
             raise CompilersBusyError(f"Grammars cannot be compiled now: {error}.") from error
-        if verdict.error is not None:
-            return verdict.error
+
+    async def _compiled_here(self, grammar: str, verdict: GrammarVerdict) -> _Compiled | str:
         try:
             return _Compiled(await self._compile(grammar, is_small=verdict.is_small), verdict.size)
         except GrammarError as error:
@@ -301,7 +307,7 @@ class _Compilation:
         return self.task.done() and not self.task.cancelled() and self.task.exception() is None
 
 
-async def _tried(worker: Worker, text: bytes) -> GrammarVerdict:
+async def _tried(worker: LentWorker, text: bytes) -> GrammarVerdict:
     """Return what a worker finds out about a grammar; that it ends the worker is one such result."""
     try:
         return msgspec.msgpack.decode(await worker.call(text), type=GrammarVerdict)

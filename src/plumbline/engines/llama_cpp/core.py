@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.engines.fairness import fairest
 from plumbline.engines.llama_cpp.library import Status
 from plumbline.engines.llama_cpp.placement import Placement
 from plumbline.engines.llama_cpp.placement import PlacementLibrary as Cells
@@ -124,6 +123,8 @@ class LlamaCppCore(RequestCore):
         self._places = self._placement()
         self._num_due = 0
         """Tokens to compute or share before the cache is divided anew for requests that wait."""
+        self._lacked_cells = False
+        """Whether the cache had no room for the next request."""
         self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
         self._rows = SamplingRows(cache.max_running)
         self._masks = MaskWorker(cache.vocab_size)
@@ -201,6 +202,8 @@ class LlamaCppCore(RequestCore):
     def _plan(self, admits: bool) -> list[_Entry]:
         budget = _Budget(self._cache.max_batch)
         running, waiting = self.queues.running, self.queues.waiting
+        if admits and (self._lacked_cells or len(running) >= self._cache.max_running):
+            self._make_way()
         prompts = [state for state in running if _missing(state) > 1 and not state.is_late]
         for state in running:
             if _missing(state) == 1 and not state.is_late:
@@ -214,7 +217,8 @@ class LlamaCppCore(RequestCore):
             state = self._candidate(only_short=budget.tokens <= budget.kept)
             if state.is_late:
                 break
-            if running and not self._places.fits([*running, state]):
+            self._lacked_cells = bool(running) and not self._places.fits([*running, state])
+            if self._lacked_cells:
                 break
             is_long = not self._is_short(state)
             self._start(state)
@@ -235,10 +239,9 @@ class LlamaCppCore(RequestCore):
 
     def _candidate(self, *, only_short: bool) -> RequestState:
         """Return the waiting request to admit next: a short one, if there is any, where all that is left is kept."""
-        running, waiting = self.queues.running, self.queues.waiting
-        state = waiting[fairest(waiting, running)]
+        state = self.queues.fairest()
         if only_short and not self._is_short(state) and (short := self._short_waiting()):
-            return short[fairest(short, running)]
+            return self.queues.fairest(short)
         return state
 
     def _start(self, state: RequestState) -> None:
@@ -250,12 +253,12 @@ class LlamaCppCore(RequestCore):
         self._sampler.admit(state)
 
     def _make_room(self) -> None:
-        """Free cells: what was kept longest, else the last request in order, which waits again."""
+        """Free cells: what was kept longest, else the last request of the client with the most, which waits again."""
         if self._places.make_room():
             return
         if len(self.queues.running) < 2:
             raise RuntimeError("the cache cannot hold one sequence")
-        state = self.queues.running[-1]
+        state = self.queues.last_of_most(1)
         self.queues.preempt(state)
         self._leave(state, keep=False)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from plumbline.base.shares import within_share
 from plumbline.engines.remote.link import LOST, SILENT, EngineLink, engine_info
 from plumbline.engines.remote.messages import (
     Abort,
@@ -217,10 +218,13 @@ class RemoteEngine:
                 f"{len(clients)} requests wait for the engine to start again, which is the limit of this server."
             )
         most = self._info.max_in_flight
-        if most and clients.count(client) + more >= most:
+        own = clients.count(client) + more
+        if most and own >= most:
             return EngineFullError(
                 f"{most} requests of this client are in flight, which is the limit for each."
             )
+        if not within_share(own, 1, len(clients) + more, self._max_waiting):
+            return EngineFullError(f"{own} requests of this client are in flight, its share beside others.")
         return None
 
     @contextmanager

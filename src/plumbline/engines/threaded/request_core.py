@@ -11,6 +11,7 @@ A core adds the memory that a running request holds, and the step.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
@@ -197,6 +198,7 @@ class RequestCore(ABC):
             return
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
+        state.drew = state.drew or time.perf_counter()
         chunk = _drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
         self._outputs.append((state.request.request_id, chunk))
@@ -220,6 +222,11 @@ class RequestCore(ABC):
         self.queues.preempt(state)
         self._release([state])
         state.num_computed_tokens = 0
+
+    def _make_way(self) -> None:
+        """Let the request wait again that should leave its place to the next waiting one, if there is one."""
+        if (state := self.queues.surplus()) is not None:
+            self._preempt(state)
 
     @abstractmethod
     def _release(self, states: Collection[RequestState]) -> None:

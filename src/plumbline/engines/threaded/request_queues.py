@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from plumbline.engines.fairness import fairest, last_of_most, surplus
 from plumbline.engines.request import RequestState
 
 __all__ = ["RequestQueues"]
+
+_MOST_REMEMBERED = 1024
+"""Clients whose last place is remembered while they have no request."""
 
 
 class RequestQueues:
@@ -23,6 +27,8 @@ class RequestQueues:
         """Requests whose readers do not keep up; they hold no memory of the model."""
         self.held_back: list[RequestState] = []
         """Requests that wait while another runs alone (`trials.py`); they hold no memory of the model either."""
+        self._left: dict[str, float] = {}
+        """When each client last gave up a place."""
         self.num_preemptions = 0
         self.prefix_queries = 0
         """Tokens of the prompts that were looked up in a prefix cache."""
@@ -38,6 +44,23 @@ class RequestQueues:
         """Let a request wait, at the place of its priority and arrival."""
         insort(self.waiting, state, key=_key)
 
+    def fairest(self, among: Sequence[RequestState] | None = None) -> RequestState:
+        """Return the waiting request to run next, of all or of some in their order."""
+        among = self.waiting if among is None else among
+        return among[fairest(among, self.running, self._left)]
+
+    def surplus(self) -> RequestState | None:
+        """Return the running request that should leave its place to the next waiting one; None if none should."""
+        return surplus(self.running, self.fairest(), time.perf_counter()) if self.waiting else None
+
+    def last_of_most(self, start: int = 0) -> RequestState:
+        """Return the running request that should leave its memory to those before it; see `fairness`.
+
+        Args:
+            start: the first of the running requests that may be chosen; there must be one.
+        """
+        return last_of_most(self.running, start)
+
     def start(self, state: RequestState, num_cached: int | None = None) -> None:
         """Move a waiting request to the running ones.
 
@@ -48,8 +71,9 @@ class RequestQueues:
         self.mark(state.request.request_id, True)
         self.waiting.remove(state)
         insort(self.running, state, key=_key)
+        state.began, state.drew = time.perf_counter(), 0.0
         if not state.queued_seconds:  # After a preemption it counts as computed for.
-            state.queued_seconds = time.perf_counter() - state.created
+            state.queued_seconds = state.began - state.created
         if num_cached is None or state.started:
             return
         # After a preemption the request finds its own tokens, which does not count as a hit of its prompt.
@@ -61,7 +85,7 @@ class RequestQueues:
     def preempt(self, state: RequestState) -> None:
         """Let a running request wait again."""
         self.mark(state.request.request_id, False)
-        self.running.remove(state)
+        self._take_out(state)
         self.add(state)
         self.num_preemptions += 1
 
@@ -70,9 +94,7 @@ class RequestQueues:
         if state in self.paused:
             return False
         self.mark(state.request.request_id, False)
-        for queue in (self.running, self.waiting, self.held_back):
-            if state in queue:
-                queue.remove(state)
+        self._take_out(state)
         self.paused.append(state)
         return True
 
@@ -95,7 +117,18 @@ class RequestQueues:
     def remove(self, state: RequestState) -> None:
         """Forget a request, whichever queue it is in."""
         self.mark(state.request.request_id, False)
-        for queue in (self.running, self.waiting, self.paused, self.held_back):
+        self._take_out(state)
+
+    def _take_out(self, state: RequestState) -> None:
+        """Remove a request from the queue that has it, and remember who gave up a place."""
+        if state in self.running:
+            self.running.remove(state)
+            self._left[state.request.client] = time.perf_counter()
+            if len(self._left) > _MOST_REMEMBERED:
+                present = {each.request.client for each in (*self.running, *self.waiting)}
+                self._left = {client: left for client, left in self._left.items() if client in present}
+            return
+        for queue in (self.waiting, self.paused, self.held_back):
             if state in queue:
                 queue.remove(state)
                 return

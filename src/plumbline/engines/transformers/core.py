@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plumbline.engines.fairness import fairest
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.threaded.request_core import RequestCore
@@ -45,6 +44,8 @@ class TransformersCore(RequestCore):
         self._media = media
         self._max_num_running = max_num_running
         self._cache_bytes = cache_bytes
+        self._lacked_room = False
+        """Whether the bound on caches had no room for the next request."""
         self._token_bytes = 0
         """Bytes of a token in the cache, known after the first prompt."""
         self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
@@ -67,8 +68,9 @@ class TransformersCore(RequestCore):
                 self._advance_alone(state)
         if waiting and len(running) < self._max_num_running:
             # One prompt a step, so that the streams of others do not wait for several.
-            state = waiting[fairest(waiting, running)]
-            if not state.is_late and (not running or self._fits([*running, state])):
+            state = self.queues.fairest()
+            self._lacked_room = bool(running) and not self._fits([*running, state])
+            if not state.is_late and not self._lacked_room:
                 self.queues.start(state)
                 self._advance_alone(state)
 
@@ -85,12 +87,15 @@ class TransformersCore(RequestCore):
         return len(states) * longest * self._token_bytes <= self._cache_bytes
 
     def _make_room(self) -> None:
-        """Let the last requests in order wait again until the others fit; they are computed anew when they go on."""
+        """Let requests wait again until the others fit, and one whose place another client should have.
+
+        They are computed anew when they go on.
+        """
         running = self.queues.running
         while len(running) > 1 and not self._fits(running):
-            state = running[-1]
-            self.queues.preempt(state)
-            self._release([state])
+            self._preempt(self.queues.last_of_most(1))
+        if self._lacked_room or len(running) >= self._max_num_running:
+            self._make_way()
 
     def _release(self, states: Collection[RequestState]) -> None:
         """Drop the caches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from plumbline.base.shares import within_share
 from plumbline.contract.wire.errors import rate_limited
 
 __all__ = ["LEAST_RATE", "ByteBudget", "HeldMessage", "Reservation"]
@@ -21,7 +22,7 @@ class ByteBudget:
 
     Args:
         limit: bytes of all clients.
-        share: bytes of one client; by default half of the limit.
+        share: bytes of one client; by default half of the limit. Beside others it is less: see `shares.py`.
     """
 
     def __init__(self, limit: int = _MESSAGES, share: int | None = None) -> None:
@@ -41,9 +42,15 @@ class ByteBudget:
         """Return the bytes of one client."""
         return self._clients.get(client, 0)
 
-    def fits(self, client: str, size: int) -> bool:
-        """Return whether a client may have further bytes."""
-        return self.held + size <= self.limit and self.of(client) + size <= self.share
+    def fits(self, reservation: Reservation, size: int) -> bool:
+        """Return whether a reservation may have further bytes; the first one of a client may have all that are free."""
+        own = self.of(reservation.client)
+        besides = 0 if own == reservation.size else own
+        return own + size <= self.share and within_share(besides, size, self.held, self.limit)
+
+    def is_own_fault(self, reservation: Reservation, size: int) -> bool:
+        """Return whether what keeps a reservation from further bytes is what its client has already."""
+        return self.held + size <= self.limit or self.of(reservation.client) + size > self.share
 
     def add(self, client: str, size: int) -> None:
         """Count bytes of a client, which may be negative, and let those go on that wait for the room."""
@@ -66,7 +73,7 @@ class ByteBudget:
 
     def take(self, reservation: Reservation, size: int) -> bool:
         """Give further bytes at once if there is room that nobody waits for; returns whether it did."""
-        if self._waiting or not self.fits(reservation.client, size):
+        if self._waiting or not self.fits(reservation, size):
             return False
         reservation.set(reservation.size + size)
         return True
@@ -85,7 +92,7 @@ class ByteBudget:
                 return
             chosen = min(within, key=lambda each: self.of(each[0].client))
             reservation, size, then = chosen
-            if not self.fits(reservation.client, size):
+            if not self.fits(reservation, size):
                 return
             self._waiting.remove(chosen)
             reservation.set(reservation.size + size)
@@ -104,7 +111,7 @@ class Reservation:
     def set(self, size: int) -> bool:
         """Count this many bytes, which are there already; returns whether the client may have them."""
         change = size - self.size
-        fits = change <= 0 or self._budget.fits(self.client, change)
+        fits = change <= 0 or self._budget.fits(self, change)
         self.size = size
         self._budget.add(self.client, change)
         return fits
@@ -115,8 +122,8 @@ class Reservation:
         Raises:
             ApiError: 429, there is no room; the reservation stays as it was.
         """
-        if size > 0 and not self._budget.fits(self.client, size):
-            raise rate_limited("The files of other requests use all memory for files; try again later.")
+        if size > 0 and not self._budget.fits(self, size):
+            raise rate_limited("The files of other requests use the memory for files; try again later.")
         self.set(self.size + size)
 
     def when_free(self, size: int, then: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Generic, Literal, TypeVar
 
+from plumbline.base.shares import within_share
 from plumbline.port.engine import EngineClosedError, EngineFullError
 
 __all__ = ["Lease", "ModelLoadError", "ModelPool", "ModelStatus"]
@@ -98,7 +99,8 @@ class ModelPool(Generic[M]):
             unload: stops the engine of a model that no request uses.
             capacity: bytes for all models that are not `unloaded`.
             max_waiting: how many requests may wait for models that are not loaded.
-            max_per_client: how many of them may be of one client; 0 sets no limit.
+            max_per_client: how many of them may be of one client; 0 sets no limit. Beside others it is less: see
+                `shares.py`.
         """
         self._slots = {name: _Slot[M](name, size) for name, size in sizes.items()}
         self._load = load
@@ -217,12 +219,14 @@ class ModelPool(Generic[M]):
                 await asyncio.shield(self._leave(slot))
 
     def _check_room(self, slot: _Slot[M], client: str) -> None:
-        if self._waiting.total() >= self._max_waiting:
+        own, used = self._waiting[client], self._waiting.total()
+        if used >= self._max_waiting:
             raise EngineFullError(f"Too many requests wait for models to load; '{slot.name}' is not loaded.")
-        if self._max_per_client and self._waiting[client] >= self._max_per_client:
+        within = within_share(own, 1, used, self._max_waiting)
+        if not within or (self._max_per_client and own >= self._max_per_client):
             raise EngineFullError(
-                f"{self._max_per_client} of your requests wait for models to load, the most that one client may have; "
-                f"'{slot.name}' is not loaded."
+                f"{own} of your requests wait for models to load, the most that you may have now; '{slot.name}' is not "
+                "loaded."
             )
 
     def _grant(self, slot: _Slot[M], model: M) -> Lease[M]:

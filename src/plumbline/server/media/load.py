@@ -13,6 +13,7 @@ import msgspec
 
 from plumbline.answer.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
 from plumbline.base.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
+from plumbline.base.workers.turns import PlacesFullError, Turns
 from plumbline.contract.wire.errors import ApiError, invalid_request, rate_limited
 from plumbline.port.engine import MediaItem, Modality
 from plumbline.server.http.streams import close_with_request
@@ -40,7 +41,8 @@ _EXCEEDED = {
     "crash": "cannot be decoded: the decoder broke off",
 }
 _MAX_FETCHES = 8
-"""Files that are fetched at a time; each has as many bytes reserved as the request may still have."""
+"""Files that are fetched at a time, all but one of a client; each has as many bytes reserved as the request may still
+have."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
     {
         "audio": ("soundfile", "plumbline[audio]"),
@@ -86,7 +88,7 @@ class MediaLoader:
             waiting=_MAX_WAITING,
             niceness=5,
         )
-        self._fetches = asyncio.Semaphore(_MAX_FETCHES)
+        self._fetches = Turns(_MAX_FETCHES, _MAX_WAITING)
         limit = settings.max_media_in_flight
         self.memory = ByteBudget(limit, max(limit // 2, min(limit, settings.max_media_bytes)))
         """Of the files of requests that are being answered."""
@@ -164,13 +166,15 @@ class MediaLoader:
             reserved.change(_decoded_size(text))
             data = await asyncio.to_thread(_decoded, reference, text)
         else:
-            data = await self._fetched(reference, left.data, reserved)
+            data = await self._fetched(reference, left.data, reserved, client)
         left.data -= len(data)
         item = await self._checked(data, reference, left, client)
         reserved.change(len(item.data) - len(data))
         return item
 
-    async def _fetched(self, reference: MediaReference, most: int, reserved: Reservation) -> bytes:
+    async def _fetched(
+        self, reference: MediaReference, most: int, reserved: Reservation, client: str
+    ) -> bytes:
         """Return a file of the web of at most `most` bytes, which are reserved while it is fetched."""
         if not self._settings.allow_media_urls:
             raise _refused(
@@ -179,13 +183,15 @@ class MediaLoader:
                 f"invalid_{reference.modality}_url",
             )
         most = min(most, self.memory.limit)
-        async with self._fetches:
-            reserved.change(most)
-            try:
+        try:
+            async with self._fetches.turn(client):
+                reserved.change(most)
                 data = await self._fetcher.fetch(reference.url, most)
-            except FetchError as error:
-                raise _refused(reference, str(error), f"failed_to_download_{reference.modality}") from error
-            reserved.change(len(data) - most)
+        except PlacesFullError:
+            raise rate_limited("Too many files wait to be fetched; try again later.") from None
+        except FetchError as error:
+            raise _refused(reference, str(error), f"failed_to_download_{reference.modality}") from error
+        reserved.change(len(data) - most)
         return data
 
     async def _checked(self, data: bytes, reference: MediaReference, left: _Left, client: str) -> MediaItem:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
+from plumbline.base.workers.turns import Turns
 from plumbline.contract.wire.errors import ApiError, from_status
 from plumbline.server.page.exchange import MOST_BYTES, JudgedExchange, JudgedText
 
@@ -28,7 +29,7 @@ class PageJudge:
 
     def __init__(self) -> None:
         self._process: Process | None = None
-        self._turn = asyncio.Lock()
+        self._turns = Turns(1, sys.maxsize)
         self._waiting: Counter[str] = Counter()
 
     async def judge(self, exchange: JudgedExchange | JudgedText, client: str) -> bytes:
@@ -49,7 +50,7 @@ class PageJudge:
             raise from_status(429, "Your other exchanges wait to be judged. Try again in a second.")
         self._waiting[client] += 1
         try:
-            async with self._turn:
+            async with self._turns.turn(client):
                 return await self._judged(msgspec.json.encode(exchange))
         finally:
             self._waiting[client] -= 1

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from plumbline.base.shares import within_share
 from plumbline.contract._generated.events import ResponseStreamEvent
 from plumbline.contract._generated.responses import Response
 from plumbline.contract.wire.decode import encode
@@ -25,7 +26,7 @@ _POLL_SECONDS = 0.5
 _MOST = 100
 """Streams that follow responses of other servers at once; each reads the store twice a second."""
 _MOST_OF_A_KEY = 50
-"""How many of them one key may have, so that none has all."""
+"""How many of them one key may have, and less beside others, so that each finds room."""
 _CANCEL_SECONDS = 5.0
 """How long a cancellation waits for the server that generates the response."""
 
@@ -44,13 +45,14 @@ class Followers:
         Raises:
             ApiError: 429, the limit is reached.
         """
-        if self._counts.total() >= _MOST:
+        own, used = self._counts[owner], self._counts.total()
+        if used >= _MOST:
             raise rate_limited(
                 f"{_MOST} streams follow responses of other servers, the most that this one allows."
             )
-        if owner and self._counts[owner] >= _MOST_OF_A_KEY:
+        if owner and (own >= _MOST_OF_A_KEY or not within_share(own, 1, used, _MOST)):
             raise rate_limited(
-                f"{_MOST_OF_A_KEY} streams of this key follow responses of other servers, the most that it may have."
+                f"{own} streams of this key follow responses of other servers, its share of them."
             )
 
     async def events(self, record: ResponseRecord) -> AsyncIterator[ResponseStreamEvent]:

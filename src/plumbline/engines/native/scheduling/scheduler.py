@@ -9,15 +9,14 @@ A step spends its budget in this order:
 3. admissions: waiting requests in order of (priority, arrival), from the client with the fewest running ones first.
 
 A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
-prediction was wrong, the last request in order is preempted: it frees its blocks and recomputes later. Its
-output does not change, because draws are keyed by (seed, position).
+prediction was wrong, the last request of the client with the most is preempted: it frees its blocks and recomputes
+later. Its output does not change, because draws are keyed by (seed, position).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.kv_blocks import BlockPool, block_content, root_hash
 from plumbline.engines.native.scheduling.pace import PromptBudget, PromptPace, missing
@@ -148,7 +147,7 @@ class Scheduler(RequestQueues):
 
     def _would_move(self) -> bool:
         """Return whether a plan might admit a waiting request now, or preempt another one for it."""
-        if surplus(self.running, self.waiting[fairest(self.waiting, self.running)]) is not None:
+        if self.surplus() is not None:
             return True
         return len(self.running) < self.config.max_num_seqs and self._fits(self._candidate())
 
@@ -198,14 +197,10 @@ class Scheduler(RequestQueues):
         self.pool.check_integrity([state.block_ids for state in every])
 
     def _make_room(self, preempted: list[RequestState]) -> None:
-        """Preempt one request of the client with the most, if a client with fewer waits for a place or blocks.
-
-        A sole client may use every place. The counts must differ by two, so that two requests never preempt each other
-        in turn.
-        """
+        """Preempt the request that should leave its place to one that waits for a place or blocks; see `fairness`."""
         if not self.waiting or not (self._lacked_blocks or len(self.running) >= self.config.max_num_seqs):
             return
-        victim = surplus(self.running, self.waiting[fairest(self.waiting, self.running)])
+        victim = self.surplus()
         if victim is not None:
             self._lacked_blocks = False
             self._preempt(victim, preempted)
@@ -219,7 +214,7 @@ class Scheduler(RequestQueues):
     ) -> int:
         """Give one token to each request that needs one, and those that are proposed to some; returns the budget left.
 
-        The preempted request is the last in order, so it is never one that has got its token in this step.
+        A preempted request is this one or a later one, so it is never one that has got its token in this step.
         """
         # All running requests have a token before one has more, and prompts have as much as the proposals.
         spare = (budget - len(self.running)) // 2
@@ -230,9 +225,10 @@ class Scheduler(RequestQueues):
             num_tokens = state.num_tokens
             if num_tokens - state.num_computed_tokens == 1 and budget > 0 and not state.is_late:
                 while not self._grow(state, 1):
-                    victim = self.running[-1]
+                    victim = self.last_of_most(position)
                     self._preempt(victim, preempted)
                     if victim is state:
+                        position -= 1  # The next one has its place in the list.
                         break
                 else:
                     proposal = NOTHING
@@ -284,15 +280,15 @@ class Scheduler(RequestQueues):
 
     def _candidate(self) -> RequestState:
         """Return the waiting request to admit next; only a short one gets what is kept for short ones."""
-        state = self.waiting[fairest(self.waiting, self.running)]
+        state = self.fairest()
         if self._prompts.kept and missing(state) > self._prompts.half and (short := self._short_waiting()):
-            return short[fairest(short, self.running)]
+            return self.fairest(short)
         return state
 
     def _plan_chunks(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give chunks to requests that need more than one token; returns the budget left.
 
-        Chunks wait for blocks rather than preempt a decode. Only when nothing else could be scheduled is the last
+        Chunks wait for blocks rather than preempt a decode. Only when nothing else could be scheduled is a later
         request preempted, so every step makes progress.
         """
         position = 0
@@ -305,7 +301,7 @@ class Scheduler(RequestQueues):
                     break
                 grown = self._grow(state, count)
                 while not grown and not entries and self.running[-1] is not state:
-                    self._preempt(self.running[-1], preempted)
+                    self._preempt(self.last_of_most(position + 1), preempted)
                     grown = self._grow(state, count)
                 if grown:
                     self._prompts.spend(state, state.num_computed_tokens, count)
