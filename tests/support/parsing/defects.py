@@ -235,6 +235,11 @@ def braces(tool: ToolDialect) -> Defects:
         (f"tags:[a{q},{q}b{q}]", {"tags": ["a", "b"]}),
         (f"city:Paris,tags:[{q}a{q}]", {"city": "Paris", "tags": ["a"]}),
         (f"tags:[{q}a{q},{q}b{q},]", {"tags": ["a", "b"]}),
+        (f"city={q}a=b{q}, days = 3", {"city": "a=b", "days": 3}),
+        (f'city:{q}x="y", z{q},tags=["a"],days=3', {"city": 'x="y", z', "days": 3, "tags": ["a"]}),
+        ("city='a, b=1',tags=['c']", {"city": "a, b=1", "tags": ["c"]}),
+        (f"city=Paris, France{q},days=3", {"city": "Paris, France", "days": 3}),
+        (f"opts={{a={q}x{q},b={q}y{q},c=1}},days=3", {"opts": {"a": "x", "b": "y", "c": 1}, "days": 3}),
     ):
         yield inside, around(section, f"call:get{{{inside}}}"), [("get", value)]
     for start in ("get", ":get", "call: get", "call:get "):

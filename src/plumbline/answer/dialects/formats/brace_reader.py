@@ -14,12 +14,12 @@ from plumbline.answer.dialects.streams.json_text import quoted, quoted_text
 __all__ = ["BraceReader"]
 
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
-_SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})(:?)")
+_SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})([:=]?)")
 _SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
 """Most keys and values. They are taken as they stand once they are complete, which costs less."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KEY_AFTER = re.compile(
-    r"""(?:QUOTE|["'])?([^\s,:{}\[\]<>|"']{1,64})(?:QUOTE|["'])?[ \t\r\n]{0,8}:""".replace(
+    r"""(?:QUOTE|["'])?([^\s,:{}\[\]<>|"']{1,64})(?:QUOTE|["'])?[ \t\r\n]{0,8}([:=])""".replace(
         "QUOTE", r"<[^<>]{1,16}>"
     )
 )
@@ -28,11 +28,10 @@ _KEY_BEGUN = re.compile(
 )
 _VALUE_AFTER = re.compile(r"[\[{\-0-9]|[Tt]rue|[Ff]alse|null|None")
 _VALUE_BEGUN = re.compile(r"(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|n(?:ul?)?|N(?:on?)?)\Z")
-_ANY_KEY = re.compile(r"[^,:{}\[\]]{1,200}")
-"""A key of any characters. Whether a quote stands in it is looked at separately."""
+_ANY_KEY = re.compile(r"[^,:={}\[\]]{1,200}")  # Whether a quote stands in it is looked at separately.
 _STRING = frozenset(("string",))
 _IN_LIST = re.compile(r"[,\]]")
-_ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*:")
+_ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*([:=])")
 _MAX_DEPTH = 32
 _MAX_BARE = 4096
 """Characters of a value without a quote."""
@@ -60,6 +59,9 @@ class BraceReader:
         self._cursor = cursor
         self._call = call
         self._root = root
+        properties = root.get("properties")
+        self._parameters = frozenset(properties) if isinstance(properties, Mapping) else frozenset[str]()
+        """Names after which an equals sign stands for a colon. In prose it may stand behind any word."""
 
     def read(self) -> Steps[None]:
         """Read the object of the arguments."""
@@ -113,7 +115,7 @@ class BraceReader:
             end, marker = ends.search(rest, 0, cursor.closed)
             size = rest.find(self._quote, 0, end)
             before = rest[: end if size < 0 else size]
-            if (stack.endswith("[") and _IN_LIST.search(before)) or _another(before, keys):
+            if (stack.endswith("[") and _IN_LIST.search(before)) or self._another(before, keys):
                 return False
             if size >= 0:
                 return bool(before.strip()) and before.rstrip()[-1] not in ":,[{"
@@ -220,7 +222,7 @@ class BraceReader:
                 pos += 1
                 continue
             if char != ",":  # A comma may be missing before a parameter of the tool.
-                return depth == len(stack) and bool(names) and _key_follows(text, pos, end, names)
+                return depth == len(stack) and bool(names) and self._key_follows(text, pos, end, names)
             pos = _skipped(text, pos + 1, end)
             if pos >= end:
                 return None
@@ -233,11 +235,26 @@ class BraceReader:
     def _member_follows(
         self, text: str, pos: int, end: int, names: Collection[str], own: bool
     ) -> bool | None:
-        found = _key_follows(text, pos, end, names)
+        found = self._key_follows(text, pos, end, names)
         if found or not own:
             return found
         other = self._any_key_follows(text, pos, end)
         return None if found is None and not other else other
+
+    def _key_follows(self, text: str, pos: int, end: int, names: Collection[str]) -> bool | None:
+        match = _KEY_AFTER.match(text, pos, end)
+        if match is not None:
+            return match[1] in names if names else self._is_key(match)
+        return None if _KEY_BEGUN.match(text, pos, end) else False
+
+    def _another(self, text: str, names: Collection[str] | None) -> bool:
+        """Return whether another member begins in a text: one of these, or any if None."""
+        return any(
+            self._is_key(match) if names is None else match[1] in names for match in _ANOTHER.finditer(text)
+        )
+
+    def _is_key(self, match: re.Match[str]) -> bool:
+        return match[2] == ":" or match[1] in self._parameters
 
     def _any_key_follows(self, text: str, pos: int, end: int) -> bool | None:
         """Return whether any key and the beginning of a value in the family's own format stand here."""
@@ -256,7 +273,7 @@ class BraceReader:
             pos = match.end()
         if pos >= end:
             return None
-        if text[pos] != ":":
+        if text[pos] not in ":=":
             return False
         pos = _skipped(text, pos + 1, end)
         if pos >= end or quote.startswith(text[pos:end]):
@@ -312,7 +329,7 @@ class BraceReader:
         write("}")
 
     def _key(self) -> Steps[str]:
-        """Read a key and the colon after it."""
+        """Read a key and the colon after it, or the equals sign that some models write."""
         cursor = self._cursor
         while (match := _SHORT_KEY.match(cursor.text, cursor.pos)) is not None:
             if match[2]:
@@ -328,10 +345,11 @@ class BraceReader:
             key, _ = yield from cursor.collect(finder(quote))
             if cursor.has_space():
                 yield from cursor.space()
-            yield from cursor.expect(":")
+            if not (yield from cursor.take("=")):
+                yield from cursor.expect(":")
         else:
-            key, _ = yield from cursor.collect(finder(":", "{", "}", ",", self._quote))
-            if cursor.text[cursor.pos - 1] != ":":
+            key, _ = yield from cursor.collect(finder(":", "=", "{", "}", ",", self._quote))
+            if cursor.text[cursor.pos - 1] not in ":=":
                 raise MalformedError("expected a key and ':'")
         return key.strip()
 
@@ -371,13 +389,6 @@ class BraceReader:
         return True
 
 
-def _key_follows(text: str, pos: int, end: int, names: Collection[str]) -> bool | None:
-    match = _KEY_AFTER.match(text, pos, end)
-    if match is not None:
-        return not names or match[1] in names
-    return None if _KEY_BEGUN.match(text, pos, end) else False
-
-
 def _skipped(text: str, pos: int, end: int) -> int:
     match = _SPACE.match(text, pos, end)
     assert match is not None
@@ -386,8 +397,3 @@ def _skipped(text: str, pos: int, end: int) -> int:
 
 def _ignore(_: str) -> None:
     """Drop a piece."""
-
-
-def _another(text: str, names: Collection[str] | None) -> bool:
-    """Return whether another member begins in a text: one of these, or any if None."""
-    return any(names is None or match[1] in names for match in _ANOTHER.finditer(text))
