@@ -173,13 +173,14 @@ def test_arguments_of_any_kind_are_read(text: str) -> None:
     ]
 
 
-def test_the_billing_line_of_claude_code_is_not_shown() -> None:
-    """It differs between conversations, which would share no cached prefix."""
-    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=1;"}
-    first, _ = prompt(system=[billing, SAID]).messages
-    assert first.content == "so"
-    (only,) = prompt(system=[billing]).messages
-    assert only.role == "user"
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("rest", ["", "so", "x\ny"])
+def test_the_billing_line_of_claude_code_is_not_shown_and_all_else_is(joined: bool, rest: str) -> None:
+    """It differs between conversations, which would share no cached prefix. Gateways join it with what follows."""
+    line = "x-anthropic-billing-header: cc_version=1;"
+    blocks = [{"type": "text", "text": text} for text in (line, rest) if text]
+    found = prompt(system=f"{line}\n\n{rest}" if joined else blocks).messages
+    assert [message.content for message in found if message.role == "system"] == ([rest] if rest else [])
 
 
 @pytest.mark.parametrize("text", ["", "[1", "x", '{"a": 1}}', "{]", '{"a" 1'])

@@ -32,7 +32,6 @@ __all__ = ["read_conversation"]
 _FAILED = "Error: "
 """What the model sees before the result of a call that failed: chat templates have no field for it."""
 _BILLING = "x-anthropic-billing-header:"
-_BILLING = "x-anthropic-billing-header:"
 _Block = tuple[str, Any]
 """A block, and the field that has it. The content of a message that is a string is one block of text."""
 
@@ -85,9 +84,14 @@ def read_conversation(
 def _without_billing(blocks: list[_Block]) -> list[_Block]:
     """Drop Claude Code's line for the operator of the API.
 
-    It stands before everything else and differs between conversations, so no two would share a cached prefix.
+    It stands before everything else and differs between conversations, so no two would share a cached prefix. It is a
+    block of its own, but gateways join the blocks to one text.
     """
-    return blocks[1:] if blocks[0][1].text.startswith(_BILLING) else blocks
+    if not blocks[0][1].text.startswith(_BILLING):
+        return blocks
+    where, block = blocks[0]
+    rest = block.text.partition("\n")[2].lstrip("\n")
+    return [(where, TextBlockParam(text=rest)), *blocks[1:]] if rest else blocks[1:]
 
 
 def _blocks(content: str | Sequence[Any], where: str) -> list[_Block]:
