@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from litestar.config.cors import CORSConfig
@@ -60,12 +60,11 @@ class Cors:
             await self._app(scope, receive, send)
             return
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-            wanted = headers.get(b"access-control-request-headers", b"")
             await send(
                 {
                     "type": "http.response.start",
                     "status": 204,
-                    "headers": self._preflight(origin, wanted),
+                    "headers": self._preflight(origin, headers),
                 }
             )
             await send({"type": "http.response.body"})
@@ -85,16 +84,21 @@ class Cors:
             found.headers.extend(self._marks(origin))
         return found
 
-    def _preflight(self, origin: str, wanted: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a preflight answer; a browser stops if they do not name the origin."""
+    def _preflight(self, origin: str, asked: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the headers of a preflight answer; a browser stops if they do not name the origin.
+
+        A page from the web asks whether it may reach a server on loopback or in a private network.
+        """
         if not self._config.is_origin_allowed(origin):
             return [(b"vary", b"Origin")]
         config = dict(self._config.preflight_headers)
         config.pop("Vary", None)
         config.pop("Access-Control-Allow-Origin", None)
         found = [(name.lower().encode(), value.encode()) for name, value in config.items()]
-        if wanted:
+        if wanted := asked.get(b"access-control-request-headers"):
             found.append((b"access-control-allow-headers", wanted))
+        if asked.get(b"access-control-request-private-network") == b"true":
+            found.append((b"access-control-allow-private-network", b"true"))
         return found + self._allowed(origin)
 
     def _marks(self, origin: str) -> list[tuple[bytes, bytes]]:
