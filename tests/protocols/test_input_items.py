@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from plumbline.answer.turn import Message, ToolCall
 from plumbline.contract._generated.responses import TokenCountsBody
@@ -111,13 +114,46 @@ def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any
 def test_a_call_that_a_limit_cut_needs_no_output(arguments: str, status: dict[str, str]) -> None:
     """CHAT-24, in chat completions and Responses: no client can carry it out."""
     call = {**FUNCTION_CALL, **status, "arguments": arguments}
-    for given in ([call, USER], [call, OUTPUT, USER]):
-        assert ToolCall("c1", "f", arguments) in items(*given)[0].tool_calls
+    for sent in ([call, USER], [call, OUTPUT, USER]):
+        assert ToolCall("c1", "f", arguments) in items(*sent)[0].tool_calls
     function = {"name": "f", "arguments": arguments}
     cut = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
     for answer in ([], [{"role": "tool", "tool_call_id": "c1", "content": "r"}]):
         found = read("chat", messages=[USER, cut, *answer, USER]).prompt.messages
         assert found[1].tool_calls == (ToolCall("c1", "f", arguments),)
+
+
+@given(st.lists(st.sampled_from(["thought", "text", "call"]), min_size=1, max_size=7), st.booleans())
+@example(["thought", "call", "thought", "call"], True)  # A model that thinks between its calls.
+@example(["thought", "call", "thought"], True)
+@example(["call", "text"], True)
+@example(["thought"], False)
+def test_an_answer_is_read_as_in_a_chat_completion(kinds: list[str], goes_on: bool) -> None:
+    """Law: no thought, text or call of an answer is lost, and its calls are in one message, before their results."""
+    made = {
+        "thought": lambda n: {**THOUGHT, "content": [{"type": "reasoning_text", "text": f"<thought {n}>"}]},
+        "text": lambda n: {"role": "assistant", "content": f"<text {n}>"},
+        "call": lambda n: {**FUNCTION_CALL, "call_id": f"c{n}", "name": f"f{n}"},
+    }
+    answer = [made[kind](n) for n, kind in enumerate(kinds)]
+    called = [n for n, kind in enumerate(kinds) if kind == "call"]
+    outputs = [{**OUTPUT, "call_id": f"c{n}"} for n in called]
+
+    found = items(USER, *answer, *outputs, *([USER] if goes_on else []))
+
+    said = [m for m in found if m.role == "assistant"]
+    assert "".join(m.reasoning or "" for m in said) == "".join(
+        f"<thought {n}>" for n, kind in enumerate(kinds) if kind == "thought"
+    )
+    shown = "".join(m.content or "" for m in said)
+    assert [f"<text {n}>" for n, kind in enumerate(kinds) if kind == "text"] == re.findall("<.*?>", shown)
+    assert [call.name for m in said for call in m.tool_calls] == [f"f{n}" for n in called]
+    if called:
+        assert [m.role for m in found if m.role != "user"][-1 - len(called) :] == [
+            "assistant",
+            *["tool"] * len(called),
+        ]
+        assert sum(bool(m.tool_calls) for m in said) == 1
 
 
 def test_hosted_tools_are_accepted_and_not_shown() -> None:

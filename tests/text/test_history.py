@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.about import about
 from support.models import byte_level
 
 from plumbline.answer.dialects.streams.json_stream import readable_object
-from plumbline.answer.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions
+from plumbline.answer.text.prompts.joined_messages import FORMS, with_few_instructions
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
 from plumbline.answer.turn import ChatPrompt, Message, Role, Tool, ToolCall
@@ -90,6 +90,155 @@ def test_every_template_shows_all_instructions_wherever_they_stand(path: Path) -
             assert content in text
 
 
+WITHOUT_A_USER = {
+    "instructions": (Message(role="system", content="Be kind."),),
+    "an answer": (Message(role="system", content="Be kind."), Message(role="assistant", content="Hello.")),
+    "a greeting first": (
+        Message(role="assistant", content="Hello."),
+        Message(role="user", content="And now?"),
+    ),
+    "a result": (
+        Message(role="system", content="Be kind."),
+        Message(role="assistant", tool_calls=(ToolCall("abcdefghi", "get_weather", '{"city": "Zurich"}'),)),
+        Message(role="tool", content="sunny", tool_call_id="abcdefghi", name="get_weather"),
+    ),
+}
+
+
+CALL = ToolCall("abcdefghi", "get_weather", '{"city": "Zurich"}')
+OTHER = ToolCall("abcdefghj", "get_weather", '{"city": "Basel"}')
+RESULTS = (
+    Message(role="tool", content="sunny", tool_call_id=CALL.id, name="get_weather"),
+    Message(role="tool", content="cold", tool_call_id=OTHER.id, name="get_weather"),
+)
+HI = Message(role="user", content="Hi")
+BUSY = {
+    "calls at once": (HI, Message(role="assistant", tool_calls=(CALL, OTHER)), *RESULTS),
+    "results in another order": (HI, Message(role="assistant", tool_calls=(CALL, OTHER)), *RESULTS[::-1]),
+    "thoughts, text and a call": (
+        HI,
+        Message(role="assistant", content="I look.", reasoning="Hm.", tool_calls=(CALL,)),
+        RESULTS[0],
+    ),
+    "a user after a result": (HI, Message(role="assistant", tool_calls=(CALL,)), RESULTS[0], HI),
+    "instructions after a result": (
+        HI,
+        Message(role="assistant", tool_calls=(CALL,)),
+        RESULTS[0],
+        Message(role="system", content="Be kind."),
+    ),
+    "an empty answer": (HI, Message(role="assistant", content=""), Message(role="user", content="And now?")),
+}
+
+
+PARTS: dict[Role, tuple[Message, ...]] = {
+    "system": (Message(role="system", content="one\ntwo\nthree", parts=("one", "two", "three")), HI),
+    "user": (Message(role="user", content="one\ntwo\nthree", parts=("one", "two", "three")),),
+    "assistant": (
+        HI,
+        Message(role="assistant", content="one\ntwo\nthree", parts=("one", "two", "three")),
+        HI,
+    ),
+}
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
+def test_every_template_takes_what_agents_send(path: Path) -> None:
+    """One test, because compiling a template takes longer than all the rest."""
+    renderer = Renderer(TOKENIZER, ChatTemplate(path.read_text("utf-8"), bos_token="<s>", eos_token="</s>"))
+
+    def rendered_with(messages: Sequence[Message], *tools: Tool) -> str | None:
+        try:
+            return renderer.text(ChatPrompt(messages=tuple(messages), tools=tools))
+        except TemplateError:
+            return None
+
+    usual = rendered_with((HI, Message(role="assistant", tool_calls=(CALL,)), RESULTS[0]), TOOL)
+    if rendered_with((HI,)):  # It needs no tools.
+        for kind, messages in WITHOUT_A_USER.items():
+            with about(kind):
+                assert rendered_with(messages) or (usual is None and kind == "a result")
+        for role, messages in PARTS.items():
+            with about(role):
+                found = rendered_with(messages) or ""
+                assert "one" not in found or ("two" in found and "three" in found)
+    for kind, messages in () if usual is None else BUSY.items():
+        with about(kind):
+            found = rendered_with(messages, TOOL) or ""
+            for message in messages:
+                shown_results = "sunny" in usual or message.role != "tool"
+                assert not shown_results or message.tool_calls or (message.content or "") in found
+                if "Zurich" in usual:
+                    assert all(json.loads(call.arguments)["city"] in found for call in message.tool_calls)
+
+
+STRICT = """{%- set ns = namespace(last='') -%}
+{%- for m in messages -%}
+  {%- if m.role == 'system' and not loop.first -%}{{ raise_exception('one system message') }}{%- endif -%}
+  {%- if m.role == 'user' and ns.last in ('user', 'tool') -%}{{ raise_exception('turns') }}{%- endif -%}
+  {%- if m.role == 'assistant' and ns.last in ('', 'system', 'assistant') -%}{{ raise_exception('turns') }}{%- endif -%}
+  {%- if m.role == 'assistant' and not m.content and not m.tool_calls -%}{{ raise_exception('empty') }}{%- endif -%}
+  {%- if m.tool_calls and m.content and m.thinking -%}{{ raise_exception('one of them') }}{%- endif -%}
+  {%- set ns.last = m.role -%}
+  [{{ m.role }}]{{ m.thinking or '' }}
+  {%- if m.content is string %}{{ m.content }}{% elif m.content %}{{ m.content[0].text }}{% endif -%}
+  {%- if m.tool_calls -%}{%- set c = m.tool_calls[0] -%}{{ c.function.name }}{{ c.function.arguments | tojson }}
+  {%- if c.id | length != 9 -%}{{ raise_exception('ids') }}{%- endif -%}{%- endif -%}
+{%- endfor -%}
+{%- for t in tools or [] -%}{{ '(' + t.function.name + ': ' + t.function.description + ')' }}
+{%- for p in t.function.parameters.properties.values() -%}{{ p.description + '.' }}{%- endfor -%}{%- endfor -%}"""
+"""Every refusal and omission of published templates in one."""
+
+
+@given(
+    kinds=st.lists(
+        st.sampled_from(["system", "user", "parts", "answer", "empty", "call", "calls", "thoughts"]),
+        min_size=1,
+        max_size=8,
+    )
+)
+@example(kinds=["system"])
+@example(kinds=["user", "calls", "user"])
+@example(kinds=["answer", "user", "thoughts", "system"])
+def test_a_template_with_every_refusal_shows_every_conversation(kinds: list[str]) -> None:
+    """Law: any conversation is rendered, with each of its texts and calls once, in its order."""
+    messages: list[Message] = []
+    words: list[str] = []
+    for number, kind in enumerate(kinds):
+        word = f"w{number}w"
+        calls = tuple(
+            ToolCall(f"call_{number}_{n}", "f", json.dumps({"at": f"{word}{n}"}))
+            for n in range({"call": 1, "calls": 3, "thoughts": 1}.get(kind, 0))
+        )
+        match kind:
+            case "parts":
+                messages.append(
+                    Message(role="user", content=f"{word}a\n{word}b", parts=(f"{word}a", f"{word}b"))
+                )
+                words += [f"{word}a", f"{word}b"]
+            case "system" | "user":
+                messages.append(Message(role="system" if kind == "system" else "user", content=word))
+                words.append(word)
+            case "answer" | "empty":
+                messages.append(Message(role="assistant", content=word if kind == "answer" else ""))
+                words += [word] if kind == "answer" else []
+            case _:
+                said = {"content": f"{word}t", "reasoning": f"{word}r"} if kind == "thoughts" else {}
+                messages.append(Message(role="assistant", tool_calls=calls, **said))
+                messages += [
+                    Message(role="tool", content=f"{call.id}o", tool_call_id=call.id) for call in calls[::-1]
+                ]
+                words += (
+                    [f"{word}{n}" for n in range(len(calls))]
+                    + [*said.values()]
+                    + [f"{call.id}o" for call in calls]
+                )
+    tools = (Tool(name="f", parameters={"type": "object", "properties": {"at": {"type": "string"}}}),)
+    text = Renderer(TOKENIZER, ChatTemplate(STRICT)).text(ChatPrompt(messages=tuple(messages), tools=tools))
+    for word in words:
+        assert text.count(word) == 1, (word, text)
+
+
 @given(
     roles=st.lists(
         st.sampled_from(["system", "developer", "user", "assistant", "tool"]), min_size=1, max_size=7
@@ -97,7 +246,7 @@ def test_every_template_shows_all_instructions_wherever_they_stand(path: Path) -
 )
 def test_other_forms_of_a_conversation_have_each_of_its_texts_once(roles: list[Role]) -> None:
     messages = tuple(Message(role=role, content=f"text {number}") for number, role in enumerate(roles))
-    for form in (with_few_instructions, by_turns, as_objects):
+    for form in FORMS:
         found = "".join(message.content or "" for message in form(messages))
         assert all(found.count(message.content or "") == 1 for message in messages)
     few = with_few_instructions(messages)

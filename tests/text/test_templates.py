@@ -20,12 +20,7 @@ from support.laws import EXPLORED
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from plumbline.answer.text.prompts.joined_messages import (
-    as_objects,
-    by_turns,
-    with_few_instructions,
-    with_short_ids,
-)
+from plumbline.answer.text.prompts.joined_messages import FORMS
 from plumbline.answer.text.render import Renderer, UnusedVariableError
 from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
 from plumbline.answer.turn import ChatPrompt, Message, Tool, ToolCall
@@ -264,7 +259,7 @@ def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str,
     )
 
     expected, said = theirs(family, prompt), prompt.messages
-    for other in (with_few_instructions, by_turns, as_objects, with_short_ids):
+    for other in FORMS:
         if expected is None and (changed := other(said)) != said:  # Our renderer tries what says the same.
             said = changed
             expected = theirs(family, msgspec.structs.replace(prompt, messages=said))

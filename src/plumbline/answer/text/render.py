@@ -8,19 +8,15 @@ from typing import Any
 
 from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
-from plumbline.answer.text.prompts.joined_messages import (
-    as_objects,
-    by_turns,
-    instructions,
-    with_few_instructions,
-    with_short_ids,
-)
+from plumbline.answer.text.prompts.joined_messages import FORMS, instructions
+from plumbline.answer.text.prompts.omissions import Omissions
 from plumbline.answer.text.prompts.template_values import (
     guarded,
     mapped,
     strings,
     template_message,
     template_tool,
+    with_descriptions,
     without_null,
 )
 from plumbline.answer.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
@@ -91,6 +87,7 @@ class Renderer:
         self._thinking = thinking
         self._variables = variables or {}
         self._guarded = guarded_tokens(tokenizer, template)
+        self._omissions = Omissions()
         self._rendering: Rendering | None = None
 
     def within(self, rendering: Rendering) -> Renderer:
@@ -253,7 +250,20 @@ class Renderer:
                     raise
             return rendered([without_null(message) for message in conversation])
 
-        return _first_that_shows(prompt.messages, attempt, client), guard
+        omissions = self._omissions if prompt.chat_template is None else Omissions()
+
+        def shown() -> str:
+            return _first_that_shows(omissions.whole(prompt.messages, bool(tools), attempt), attempt, client)
+
+        try:
+            return shown(), guard
+        except TemplateError:
+            # Descriptions are optional, and some templates take a tool without one for a mistake.
+            described = [with_descriptions(tool) for tool in tools]
+            if described == tools:
+                raise
+            tools[:] = described
+        return shown(), guard
 
 
 def _first_that_shows(
@@ -262,7 +272,7 @@ def _first_that_shows(
     """Render a conversation as it is, or in a form that says the same and that the template takes.
 
     Many templates know one system message, at the beginning, and drop or refuse others; some want users and assistants
-    to take turns; some want an object for arguments that are none, or ids of nine characters.
+    to take turns, one call in a message, an object for arguments that are none, or ids of nine characters.
 
     Args:
         messages: the conversation.
@@ -280,7 +290,7 @@ def _first_that_shows(
             return first
     except TemplateError as error:
         refusal = error
-    for other in (with_few_instructions, by_turns, as_objects, with_short_ids):
+    for other in FORMS:
         changed = other(messages)
         if changed != messages:
             messages = changed

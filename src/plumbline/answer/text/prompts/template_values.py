@@ -13,7 +13,15 @@ from plumbline.answer.text.templates.values import Arguments, NoContent
 from plumbline.answer.turn import Message, Part, Tool
 from plumbline.base.exact_number import exact_number
 
-__all__ = ["guarded", "mapped", "strings", "template_message", "template_tool", "without_null"]
+__all__ = [
+    "guarded",
+    "mapped",
+    "strings",
+    "template_message",
+    "template_tool",
+    "with_descriptions",
+    "without_null",
+]
 
 
 def guarded(
@@ -112,6 +120,20 @@ def template_tool(tool: Tool) -> dict[str, Any]:
         dict(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
     )
     return {"type": "function", "function": function}
+
+
+def with_descriptions(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool with an empty description where it or one of its parameters has none."""
+    function = tool["function"]
+    parameters = function["parameters"]
+    properties = parameters.get("properties")
+    if isinstance(properties, Mapping):
+        described = {
+            name: {"description": "", **schema} if isinstance(schema, Mapping) else schema
+            for name, schema in properties.items()
+        }
+        parameters = {**parameters, "properties": described}
+    return {**tool, "function": {"description": "", **function, "parameters": parameters}}
 
 
 def strings(value: Any) -> Iterator[str]:

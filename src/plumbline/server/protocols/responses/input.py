@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
 
+from plumbline.answer.text.prompts.joined_messages import joined
 from plumbline.answer.turn import MediaReference, Message, Part, ToolCall
 from plumbline.contract._generated.content import (
     InputImageContent,
@@ -71,8 +73,8 @@ def read_input(
 ) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
-    Consecutive calls belong to one assistant message, with the text before them. Reasoning belongs to the assistant
-    message after it.
+    Calls and the texts beside them are one assistant message, as in a chat completion. Reasoning belongs to the
+    message that it stands in or before.
 
     Args:
         items: the input.
@@ -131,47 +133,72 @@ def read_messages(
     return conversation.joined()
 
 
-class _Conversation:
-    """Messages so far. Consecutive calls join one message, and thoughts the assistant message after them, if any.
+@dataclass(slots=True)
+class _Turn:
+    """What the model wrote before somebody else spoke: one message, as in a chat completion.
 
-    Both are collected in lists: joining each to the ones before takes a time quadratic in their number.
+    It is collected in lists, because joining each piece to the ones before takes a time quadratic in their number.
     """
 
-    def __init__(self, messages: list[Message]) -> None:
-        self._messages = messages
+    thoughts: list[str] = field(default_factory=list)
+    pieces: list[Message] = field(default_factory=list)
+    has_calls: bool = False
+
+    def add(self, thoughts: Sequence[str], piece: Message | None = None) -> None:
+        self.thoughts += thoughts
+        if piece is not None:
+            self.pieces.append(piece)
+            self.has_calls = self.has_calls or bool(piece.tool_calls)
+
+    def message(self) -> Message:
+        texts = [piece for piece in self.pieces if piece.content is not None]
+        return msgspec.structs.replace(
+            joined(texts, "assistant") if texts else Message(role="assistant"),
+            reasoning="".join(self.thoughts) or None,
+            tool_calls=tuple(call for piece in self.pieces for call in piece.tool_calls),
+        )
+
+
+class _Conversation:
+    """Messages so far. Calls, and texts beside calls, are one message; thoughts are part of the answer they led to."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._found: list[Message | _Turn] = list(messages)
         self._thoughts: list[str] = []
-        self._calls: dict[int, list[ToolCall]] = {}
-        """The calls of messages with several, by the place of the message."""
 
     def think(self, thought: str) -> None:
-        """Keep a thought for the assistant message after it."""
+        """Keep a thought until it is known what follows it."""
         self._thoughts.append(thought)
 
     def add(self, message: Message) -> None:
-        """Add a message, or its calls to the assistant message before it."""
-        thoughts, self._thoughts = self._thoughts, []
-        asked = bool(self._messages) and self._messages[-1].role in ("user", "tool")
-        if message.role == "user" and asked and any(thoughts):  # CHAT-24: the answer was cut in its thinking.
-            self._messages.append(Message(role="assistant", content="", reasoning="".join(thoughts)))
-        elif message.role == "assistant":
-            message = msgspec.structs.replace(message, reasoning="".join(thoughts) or None)
-            if message.tool_calls and self._messages and self._messages[-1].role == "assistant":
-                self._join(message)
-                return
-        self._messages.append(message)
+        """Add a message, or what the model wrote to the turn that it belongs to."""
+        if message.role != "assistant":
+            self._end_turn()
+            self._found.append(message)
+            return
+        last = self._found[-1] if self._found else None
+        if not isinstance(last, _Turn) or not (message.tool_calls or last.has_calls):
+            last = _Turn()
+            self._found.append(last)
+        last.add(self._thoughts, message)
+        self._thoughts = []
 
-    def _join(self, message: Message) -> None:
-        last = self._messages[-1]
-        calls = self._calls.setdefault(len(self._messages) - 1, list(last.tool_calls))
-        calls += message.tool_calls
-        if last.reasoning is None and message.reasoning is not None:
-            self._messages[-1] = msgspec.structs.replace(last, reasoning=message.reasoning)
+    def _end_turn(self) -> None:
+        """Put thoughts that no text or call follows into the turn before them, or into one of their own (CHAT-24).
+
+        Some models think on after a call, and a limit may cut an answer in its thinking.
+        """
+        thoughts, self._thoughts = self._thoughts, []
+        last = self._found[-1] if self._found else None
+        if isinstance(last, _Turn):
+            last.add(thoughts)
+        elif last is not None and last.role in ("user", "tool") and any(thoughts):
+            self._found.append(_Turn(thoughts, [Message(role="assistant", content="")]))
 
     def joined(self) -> tuple[Message, ...]:
-        """Return the messages with their calls."""
-        for index, calls in self._calls.items():
-            self._messages[index] = msgspec.structs.replace(self._messages[index], tool_calls=tuple(calls))
-        return tuple(self._messages)
+        """Return the messages."""
+        self._end_turn()
+        return tuple(one.message() if isinstance(one, _Turn) else one for one in self._found)
 
 
 def _message(item: InputItem, where: str, modalities: Collection[str]) -> Message:
