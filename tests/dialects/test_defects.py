@@ -25,6 +25,7 @@ from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
+from plumbline.answer.dialects.spec.markers import is_markup
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 from plumbline.answer.dialects.streams.json_stream import readable_object
 from plumbline.answer.events import FinishReason, TextDelta
@@ -94,6 +95,56 @@ def test_markup_without_a_part_that_says_nothing_is_a_call(tool: str, output: st
         "",
         [("ping", "{}", True)],
     )
+
+
+WRAPPERS = ["tool_calls", "function_calls", "calls", "toolcalls", "tool_call", "function_call", "tool"]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("bars", ["｜DSML｜", "|DSML|", ""])
+@pytest.mark.parametrize("tool", ["deepseek_v32", "deepseek_v4", "deepseek_v41"])
+def test_tags_of_deepseek_are_read_whatever_their_wrapper_and_bars(
+    tool: str, bars: str, wrapper: str
+) -> None:
+    call = (
+        f'<{bars}invoke name="get">\n<{bars}parameter name="city" string="true">Paris</{bars}parameter>\n'
+        f"</{bars}invoke>"
+    )
+    for before, after in ((f"<{bars}{wrapper}>\n", f"\n</{bars}tool_calls>"), ("", ""), ("So:\n\n", "")):
+        message = read(TOOL_DIALECTS[tool], f"{before}{call}{after}")
+        assert [(c.name, json.loads(c.arguments), c.complete) for c in message.calls] == [
+            ("get", {"city": "Paris"}, True)
+        ]
+        assert message.content.strip() == ("So:" if before.startswith("So") else "")
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_minimax_m3_may_write_the_tags_of_m2(wrapped: bool) -> None:
+    call = '<invoke name="get">\n<parameter name="city">Paris</parameter>\n</invoke>'
+    output = f"<minimax:tool_call>\n{call}\n</minimax:tool_call>" if wrapped else call
+    message = read(TOOL_DIALECTS["minimax_m3"], output)
+    assert (message.content, [(c.name, json.loads(c.arguments)) for c in message.calls]) == (
+        "",
+        [("get", {"city": "Paris"})],
+    )
+
+
+LISTS = [
+    (tool.name, section.open[0], "".join(section.close[:1]))
+    for tool in DIALECTS
+    for section in tool.sections
+    if section.array and section.open and is_markup(section.open[0])
+]
+
+
+@pytest.mark.parametrize(("tool", "opened", "closed"), LISTS)
+def test_an_empty_list_of_calls_is_nothing(tool: str, opened: str, closed: str) -> None:
+    for inside in ("[]", "[ ]", " []\n"):
+        for before in ("", "So.\n"):
+            message = read(TOOL_DIALECTS[tool], f"{before}{opened}{inside}{closed}")
+            assert (message.content.strip(), message.calls) == (before.strip(), [])
+    unlike = f"{opened}[x]{closed}"
+    assert read(TOOL_DIALECTS[tool], unlike).content == unlike
 
 
 @pytest.mark.parametrize(

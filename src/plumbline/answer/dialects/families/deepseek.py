@@ -27,11 +27,23 @@ _V3 = msgspec.structs.replace(
 )
 
 
-def _dsml(wrapper: str, space: str = "", variants: tuple[str, ...] = ()) -> tuple[Section, ...]:
-    """Return DeepSeek's tags, and those with the bars and spaces that models write where the token is not at hand."""
+_WRAPPERS = ("tool_calls", "function_calls", "calls", "toolcalls", "tool_call", "function_call", "tool")
+"""The names of the wrapper in some version, and what models write for them."""
+
+
+def _dsml(wrapper: str, space: str = "") -> tuple[Section, ...]:
+    """Return DeepSeek's tags, and those with the bars and spaces that models write where the token is not at hand.
+
+    Some leave the bars out.
+    """
     prefixes = ("｜DSML｜", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
     spaces = (space, "" if space else " ")
-    return tuple(s for gap in spaces for prefix in prefixes for s in _tagged(wrapper, gap, variants, prefix))
+    variants = tuple(name for name in _WRAPPERS if name != wrapper)
+    plain = (msgspec.structs.replace(s, loose=True, at_line=True) for s in _tagged(wrapper, "", variants, ""))
+    return (
+        *(s for gap in spaces for prefix in prefixes for s in _tagged(wrapper, gap, variants, prefix)),
+        *plain,
+    )
 
 
 def _tagged(
@@ -84,7 +96,7 @@ TOOLS = (
         name="deepseek_v32",
         prompt_encoding="deepseek_v32",
         aliases=("deepseekv32", "deepseek-v32"),
-        sections=_dsml("function_calls", variants=("tool_calls", "calls")),
+        sections=_dsml("function_calls"),
         content_gap="\n\n",
         detect=(r"<｜DSML｜function_calls>",),
     ),
@@ -92,7 +104,7 @@ TOOLS = (
         name="deepseek_v4",
         prompt_encoding="deepseek_v4",
         aliases=("deepseekv4", "deepseek-v4"),
-        sections=_dsml("tool_calls", variants=("toolcalls", "tool", "function_calls", "calls")),
+        sections=_dsml("tool_calls"),
         content_gap="\n\n",
         detect=(r"<｜DSML｜tool_calls>",),
         tokens=("｜DSML｜",),
@@ -100,7 +112,7 @@ TOOLS = (
     ToolDialect(
         name="deepseek_v41",
         aliases=("deepseekv41", "deepseek-v41"),
-        sections=_dsml("calls", " ", ("tool_calls", "function_calls")),
+        sections=_dsml("calls", " "),
         content_gap="\n\n",
         detect=(r"<｜DSML｜ calls>",),
     ),

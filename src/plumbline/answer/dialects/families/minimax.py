@@ -105,6 +105,15 @@ TOOLS = (
                 single=True,
                 at_line=True,
             ),
+            # The tags of M2, which agents show the model.
+            Section(
+                call_format=_INVOKE,
+                open=("<minimax:tool_call>",),
+                close=("</minimax:tool_call>",),
+                at_line=True,
+                loose=True,
+            ),
+            msgspec.structs.replace(_alone("</minimax:tool_call>"), loose=True),
         ),
         content_gap="\n",
         detect=(r"\]<\]minimax\[>\[",),

@@ -114,6 +114,11 @@ class TagNames:
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
+            stray = yield from cursor.take(tags.end)  # The end of a value, though no value has begun.
+            if stray:
+                yield from cursor.space()
+                if not (yield from cursor.peek()) and not cursor.cut:
+                    return declared(name, self._call.schemas)
             yield from self._repeated_beginning(name)
             glued = yield from self._glued(name)
             if glued:

@@ -20,6 +20,7 @@ from plumbline.answer.dialects.streams.cursor import (
     UndeclaredToolError,
     finder,
 )
+from plumbline.answer.dialects.streams.empty_list import empty_list
 from plumbline.answer.dialects.streams.whitespace import WhitespaceBuffer
 
 __all__ = ["SectionReader"]
@@ -269,10 +270,11 @@ class SectionReader(CursorParser):
             prose.write(raw, start)
 
     def _closed_at_once(self, section: Section) -> Steps[bool]:
-        """Drop a section without any call, which is noise. Returns whether it is one."""
-        cursor = self._cursor
-        closers = self._markers.closers.get(id(section))
-        if closers is None or not cursor.may_take(closers) or (yield from cursor.take_one(closers)) is None:
+        """Drop a section without any call, or with an empty list, which is noise. Returns whether it is one."""
+        cursor, closers = self._cursor, self._markers.closers.get(id(section))
+        size = (yield from empty_list(cursor, closers)) if (yield from cursor.peek()) == "[" else 0
+        cursor.pos += size
+        if not size and not (yield from self._closer(section)):
             return False
         self._end_markup()
         self._warn("a section without calls was dropped")
