@@ -165,7 +165,7 @@ async def test_the_text_and_the_number_of_files_are_checked_first() -> None:
     ears = Ears()
     async with serving(ears.model, max_media_items=2, max_media_bytes=len(SOUND) + 10) as server:
         for parts, code in (
-            ([{"type": "input_audio", "input_audio": {"data": "no base64", "format": "wav"}}], "invalid_base64_audio"),
+            ([{"type": "input_audio", "input_audio": {"data": "no-base64", "format": "wav"}}], "invalid_base64_audio"),
             ([SOUND, wav(0.1, 1)], "audio_file_too_large"),
             ([SOUND, picture(9, 9), SOUND], "invalid_value"),
         ):  # fmt: skip

@@ -34,6 +34,7 @@ _SECONDS = 120.0
 _MEMORY = 1 << 30
 """Bytes of a decoder, besides those of its pixels. FFmpeg has no bound of its own for the tables of a file."""
 _PIXEL_BYTES = 32
+_BLANKS = "\t\n\f\r "
 _EXCEEDED = {
     "time": "takes more than {cpu_seconds} seconds of a CPU to decode",
     "memory": "needs too much memory to decode",
@@ -229,9 +230,9 @@ def _refused(reference: MediaReference, why: str, code: str) -> ApiError:
 
 
 def _base64_text(reference: MediaReference, most: int) -> str:
-    """Return the base64 of a data URL with a file of at most `most` bytes."""
+    """Return the plain base64 of a data URL with a file of at most `most` bytes."""
     head, comma, text = reference.url.partition(",")
-    kind, *options = head[5:].lower().split(";")
+    kind, *options = (option.strip() for option in head[5:].lower().split(";"))
     if not comma or "base64" not in options:
         example = "data:video/mp4" if reference.modality == "video" else "data:image/png"
         raise _refused(
@@ -242,10 +243,18 @@ def _base64_text(reference: MediaReference, most: int) -> str:
     if kind and not kind.startswith(f"{reference.modality}/"):
         code = f"unsupported_{reference.modality}_media_type"
         raise _refused(reference, f"has the media type {kind[:100]!r}", code)
+    text = _plain_base64(text)
     if _decoded_size(text) > most:
         why = f"has more bytes than the {most} that are left"
         raise _refused(reference, why, f"{reference.modality}_file_too_large")
     return text
+
+
+def _plain_base64(text: str) -> str:
+    """Return base64 as the URL standard reads it: without white space, and padded where it has no padding."""
+    for blank in _BLANKS:
+        text = text.replace(blank, "")
+    return text if text[-1:] == "=" else text + "=" * (-len(text) % 4)
 
 
 def _decoded_size(text: str) -> int:
