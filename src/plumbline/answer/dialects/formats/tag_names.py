@@ -114,11 +114,8 @@ class TagNames:
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
-            stray = yield from cursor.take(tags.end)  # The end of a value, though no value has begun.
-            if stray:
-                yield from cursor.space()
-                if not (yield from cursor.peek()) and not cursor.cut:
-                    return declared(name, self._call.schemas)
+            if (yield from self._stray_end()):
+                return declared(name, self._call.schemas)
             yield from self._repeated_beginning(name)
             glued = yield from self._glued(name)
             if glued:
@@ -130,6 +127,14 @@ class TagNames:
             namespace, _, rest = name.partition(".")
             name = rest if rest == namespace else name
         return name
+
+    def _stray_end(self) -> Steps[bool]:
+        """Drop the end of a value, though no value has begun. Returns whether the output ends there."""
+        cursor = self._cursor
+        if not (yield from cursor.take(self._tags.end)):
+            return False
+        yield from cursor.space()
+        return not (yield from cursor.peek()) and not cursor.cut
 
     def _repeated_beginning(self, name: str) -> Steps[None]:
         """Drop the beginning of a call that models write in the place of the first parameter's opening tag."""
