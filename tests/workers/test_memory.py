@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.base.workers.memory import Trimmer, forget, resident, trim
+from plumbline.base.workers.memory import Trimmer, forget, highest, resident, trim
 
 MB = 1024**2
 
@@ -27,6 +27,16 @@ def test_pages_of_a_file_go_back_and_are_read_again(tmp_path: Path) -> None:
     forget(ctypes.addressof(view), len(data))
     assert before - resident() > 60 * MB
     assert data.find(b"y") == -1
+
+
+def test_the_highest_memory_is_that_of_a_past_burst() -> None:
+    block = bytearray(b"x" * 96 * MB)
+    during = resident()
+    del block
+    trim()
+    assert resident() < during - 64 * MB
+    # The system adds up what its processors have counted, some pages late.
+    assert highest() > during - MB
 
 
 def test_memory_that_is_no_file_is_left_alone() -> None:

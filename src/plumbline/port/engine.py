@@ -159,6 +159,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of memory that the largest step takes besides; 0 if it is not known, or a GPU has them."""
     resident_bytes: int = 0
     """Bytes of memory that its process has when it is ready; 0 if it shares a process."""
+    loading_bytes: int = 0
+    """The most bytes that its process had until it was ready; 0 if that is not known."""
     max_num_seqs: int = 0
     """Sequences that run at the same time; 0 if it is not known."""
     runs_on: str = ""

@@ -169,7 +169,10 @@ def test_the_summary_names_an_address_that_clients_can_use(settings: dict[str, o
 
 
 def test_the_summary_counts_the_memory_of_all_processes() -> None:
-    """What they have when it is printed; with a full cache and a step of all sequences they have no more."""
+    """What they have when it is printed; with a full cache and a step of all sequences they have no more.
+
+    Nor had they more while the weights were read.
+    """
     given, mib = Settings(port=0, store="none", api_servers=2), 2**20
     info = scripted_info(num_blocks=1, block_size=16, cache_bytes=1024 * mib)
     before = resident()
@@ -178,16 +181,18 @@ def test_the_summary_counts_the_memory_of_all_processes() -> None:
     info = msgspec.structs.replace(info, resident_bytes=500 * mib)
     assert " at most" not in summary(only(served(scripted(info=info))), given, None, 4711)
     info = msgspec.structs.replace(info, step_bytes=100 * mib)
-    line = next(
-        line
-        for line in summary(only(served(scripted(info=info))), given, None, 4711).splitlines()
-        if "memory" in line
-    )
-    found = re.search(r"memory +([\d.]+) GiB now, ([\d.]+) GiB at most", line)
-    assert found is not None, line
-    now, most = (float(part) * 1024 for part in found.groups())
-    assert now == pytest.approx(500 + 2 * before / mib, rel=0.1)
-    assert most == pytest.approx(now + 1124, abs=20)
+    for loading, more in ((0, 1124), (1000, 1124), (2500, 2000)):
+        info = msgspec.structs.replace(info, loading_bytes=loading * mib)
+        line = next(
+            line
+            for line in summary(only(served(scripted(info=info))), given, None, 4711).splitlines()
+            if "memory" in line
+        )
+        found = re.search(r"memory +([\d.]+) GiB now, ([\d.]+) GiB at most", line)
+        assert found is not None, line
+        now, most = (float(part) * 1024 for part in found.groups())
+        assert now == pytest.approx(500 + 2 * before / mib, rel=0.1)
+        assert most == pytest.approx(now + more, abs=20)
 
 
 def test_an_interrupt_during_the_start_is_one_line(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NoReturn
 
-__all__ = ["Trimmer", "forget", "kept_trimmed", "resident", "trim"]
+__all__ = ["Trimmer", "forget", "highest", "kept_trimmed", "resident", "trim"]
 
 PAUSE = 5.0
 """Seconds between two looks at the memory of a process."""
@@ -65,6 +65,15 @@ def resident() -> int:
     """Return the bytes of memory that this process has now; 0 where the system does not say."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def highest() -> int:
+    """Return the most bytes of memory that this process has had at a time; 0 where the system does not say."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     return 0
 
 

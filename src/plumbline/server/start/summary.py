@@ -78,7 +78,7 @@ def _ends(model: ServedModel) -> str:
 
 
 def _memory(weight_bytes: int, info: EngineInfo, own: int) -> str:
-    """Return the memory plan: what the processes have now and at most, weights, cache, and what it is good for.
+    """Return the memory plan: what the processes have now and have or had at most, weights, cache, and its use.
 
     Args:
         weight_bytes: of the files with the weights.
@@ -88,7 +88,7 @@ def _memory(weight_bytes: int, info: EngineInfo, own: int) -> str:
     parts = []
     if info.resident_bytes:
         rest = info.resident_bytes + own
-        most = rest + info.cache_bytes + info.step_bytes
+        most = max(rest + info.cache_bytes + info.step_bytes, info.loading_bytes + own)
         parts.append(f"{size_text(rest)} now" + (f", {size_text(most)} at most" if info.step_bytes else ""))
     parts += [f"weights {size_text(weight_bytes)}"] if weight_bytes else []
     if info.num_blocks:

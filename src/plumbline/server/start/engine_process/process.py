@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import uvicorn
 
-from plumbline.base.workers.memory import kept_trimmed, resident, trim
+from plumbline.base.workers.memory import highest, kept_trimmed, resident, trim
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
 from plumbline.port.progress import LoadProgress, report, watched
@@ -232,7 +232,8 @@ async def _serve(
         keeper.on_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
         await host.start()
         trim()
-        reports.send(EngineReady(msgspec.structs.replace(engine.info, resident_bytes=resident()), reason))
+        info = msgspec.structs.replace(engine.info, resident_bytes=resident(), loading_bytes=highest())
+        reports.send(EngineReady(info, reason))
         while not stopping.is_set() and engine.stats().alive:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), _LOOK)
