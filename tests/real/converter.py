@@ -32,6 +32,24 @@ _HERE = Path(__file__).parents[1]
 
 _HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 
+_PHIMOE_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "short_factor": [1.0] * 6,
+    "long_factor": [1.0, 2.0, 8.0, 8.0, 9.0, 9.0],
+    "original_max_position_embeddings": 16,
+    "short_mscale": 1.243163121016122,
+    "long_mscale": 1.243163121016122,
+}
+_PHIMOE = {
+    "router_jitter_noise": 0.01,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1000.0,
+        "original_max_position_embeddings": 256,
+    },
+}
+
 NAMED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "ministral3": {},
@@ -70,6 +88,14 @@ NAMED: dict[str, dict[str, Any]] = {
     "olmo3": {},
     "olmoe": {},
     "arcee": {},
+    "apertus": {},
+    "minicpm3": {"v_head_dim": 12, "scale_emb": 12, "dim_model_base": 256},
+    "phimoe": _PHIMOE | {"sliding_window": None},
+    "phimoe-long": _PHIMOE | {"rope_parameters": _PHIMOE_LONG},
+    "afmoe": {"layer_types": [SLIDING] * 3},
+    "jamba": {},
+    "jamba-dense": {},
+    "falcon_h1": {"head_dim": 12},
     "llama4_text": {
         "num_hidden_layers": 4,
         "no_rope_layers": [1, 1, 1, 0],
@@ -152,6 +178,11 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """By a label: a case, changes of its config, and options of `real.convert`."""
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "nemotron_h": {"as_written": True},
+    "phimoe": {"architecture": "PhiMoEForCausalLM"},  # As releases name it.
+}
+"""Options of `real.convert` by family."""
 _OF_RELEASES = {
     "granitemoehybrid": ("layer_types", {"full_attention": "attention", "linear_attention": "mamba"}),
     "nemotron_h": (
@@ -169,7 +200,7 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
         converter: a folder with llama.cpp's packages `conversion` and `gguf`.
     """
     cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
-    tried_as = {name: (name, {}, {"as_written": True} if name == "nemotron_h" else {}) for name in NAMED}
+    tried_as = {name: (name, {}, _OPTIONS.get(cases[name].family, {})) for name in NAMED}
     tried_as |= {f"{name}, older": (name, {}, {"older": True}) for name in _OLDER}
     tried_as |= {f"text of {name}": (text, {}, {"architecture": name}) for name, text in _OF_IMAGES.items()}
     for name in _MERGED:

@@ -64,6 +64,8 @@ class GgufModel:
     """All but those of layers behind the last that predict further tokens, which are not run."""
     blocks: int
     """The layers by the numbers of tensors; some families count a layer's two parts apart."""
+    numbers: Mapping[str, float]
+    """Numbers of the metadata that checkpoints have as tensors, by the names of these."""
 
     @property
     def kinds(self) -> frozenset[int]:
@@ -125,7 +127,8 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
     config["dtype"] = _dtype(tensors)
     factors = {name: _numbers(tensors[name]) for name in ROPE_NUMBERS if name in tensors}
     _with_numbers(config, metadata, factors)
-    description = _stored_as(architecture, describe(config), tensors.keys())
+    family = describe(config)
+    description = _stored_as(architecture, family, tensors.keys())
     description = replace(description, eos_token_ids=file_ends(metadata))
     if FACTORS in factors and max(factors[FACTORS]) < _NEVER:
         # The one scaling that takes its divisors as they are.
@@ -136,7 +139,27 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
             long_factors=factors[FACTORS],
             attention_factor=1.0,
         )
-    return GgufModel(file, name, description, tensors, blocks)
+    numbers = _of_layers(architecture, metadata, description.names, blocks)
+    return GgufModel(file, name, description, tensors, blocks, numbers)
+
+
+def _of_layers(
+    architecture: Architecture, metadata: Mapping[str, Any], names: Names, blocks: int
+) -> dict[str, float]:
+    """Return the numbers of `Architecture.numbers` by the names of a checkpoint's tensors.
+
+    Raises:
+        UnsupportedModelError: the metadata lack one of a layer.
+    """
+    found: dict[str, float] = {}
+    for name, key in architecture.numbers.items():
+        values = metadata.get(key)
+        if not isinstance(values, list) or len(values) != blocks:
+            raise UnsupportedModelError(f"the metadata must have {blocks} numbers {key}, one for each layer")
+        if not all(isinstance(value, float) and math.isfinite(value) for value in values):
+            raise UnsupportedModelError(f"the metadata have numbers {key} that are not finite")
+        found |= {names.layer.format(layer) + name: value for layer, value in enumerate(values)}
+    return found
 
 
 def _layer_of(name: str) -> int:

@@ -49,6 +49,7 @@ class GgufTensors:
         self._data = {file: _mapped(file) for file in {each.file for each in model.tensors.values()}}
         self._missing: list[str] = []
         self._unused = {name for name in model.tensors if name not in ROPE_NUMBERS}
+        self._numbers = model.numbers
 
     def fetch_weight(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
@@ -58,17 +59,17 @@ class GgufTensors:
         A missing one is recorded and replaced by zeros until `finish` refuses the file.
         """
         dtype = dtype or self._dtype
+        if (number := self._numbers.get(name)) is not None:
+            return torch.full(shape, number, dtype=dtype, device=self._device)
         base, _, end = name.rpartition(".")
         # Files have one tensor for all experts of a layer, [E, out, in].
         expert = _EXPERT.search(base)
         if expert is not None:
             base = base[: expert.start(1) - 1] + base[expert.end(1) :]
-        stored = self._names.get_name(f"{base}.{end}") or f"{self._stored_name(base)}.{end}"
+        stored, apart = self._stored(base, end, expert and expert[1])
         entry = self._entries.get(stored)
-        if entry is None and expert is not None:  # The first files of Mixtral have experts apart.
-            stored_apart = stored.replace("_exps.", f".{expert[1]}.")
-            if (entry := self._entries.get(stored_apart)) is not None:
-                stored, expert = stored_apart, None
+        if apart:
+            expert = None
         if entry is None and end == "weight" and base.endswith("kv_b_proj"):
             return self._keys_and_values(base, shape, dtype)
         if entry is None:
@@ -85,6 +86,18 @@ class GgufTensors:
             return found
         # Files have the decays of delta nets and state spaces as -exp(A_log).
         return (-found).log().view(shape) if stored.endswith(".ssm_a") else found.view(shape)
+
+    def _stored(self, base: str, end: str, expert: str | None) -> tuple[str, bool]:
+        """Return the name that files have for a tensor, and whether it is that of an expert alone."""
+        stored = self._names.get_name(f"{base}.{end}") or f"{self._stored_name(base)}.{end}"
+        bare = stored.removesuffix(".weight")
+        if stored not in self._entries and bare in self._entries:  # Norms of Falcon-H1.
+            return bare, False
+        # The first files of Mixtral have experts apart.
+        apart = stored.replace("_exps.", f".{expert}.")
+        if expert is not None and stored not in self._entries and apart in self._entries:
+            return apart, True
+        return stored, False
 
     def _stored_name(self, base: str) -> str | None:
         """Return the name that files have for a tensor, without its end."""

@@ -83,6 +83,17 @@ def _stablelm(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+def _minicpm3(keys: Keys, _: Tensors) -> dict[str, Any]:
+    rotated, heads = keys["rope.dimension_count"], keys["attention.head_count"]
+    return {
+        # What no key has is as in the only release, like in llama.cpp.
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys["attention.key_length"] - rotated,
+        "v_head_dim": keys["embedding_length"] // heads,
+        "num_key_value_heads": heads,
+    }
+
+
 OLMO3 = Architecture(
     model_type="olmo3",
     keys={
@@ -159,6 +170,21 @@ ARCHITECTURES = {
     ),
     "starcoder2": Architecture(
         model_type="starcoder2", keys={"attention.layer_norm_epsilon": "norm_epsilon"}, biases=False
+    ),
+    "apertus": Architecture(
+        model_type="apertus",
+        numbers={f"mlp.act_fn.{name}": f"xielu.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")},
+    ),
+    "minicpm3": Architecture(
+        model_type="minicpm3",
+        keys={
+            "attention.kv_lora_rank": "kv_lora_rank",
+            "attention.q_lora_rank": "q_lora_rank",
+            "attention.key_length": "",
+        },
+        fields=_minicpm3,
+        needed="attention.kv_lora_rank attention.q_lora_rank attention.key_length rope.dimension_count",
+        partial=True,
     ),
     "arcee": Architecture(model_type="arcee", interleaved=True),
     "hunyuan-dense": Architecture(

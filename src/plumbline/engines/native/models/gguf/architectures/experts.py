@@ -102,6 +102,26 @@ def _deepseek(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+def _phimoe(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    found = rope(Keys({**keys, "rope.scaling.attn_factor": 1.0}))
+    if "rope.scaling.attn_factor" in keys:
+        # The file has the factor of other models; that of the only release is lost, in llama.cpp, too.
+        found |= {"short_mscale": _PHIMOE_SCALE, "long_mscale": _PHIMOE_SCALE}
+    return {
+        "rope_parameters": found,
+        "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
+        "sliding_window": keys.get("attention.sliding_window") or None,
+        "lm_head_bias": "output.bias" in tensors,
+    }
+
+
+def _afmoe(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    return {"mup_enabled": True, **layers_with_windows(keys, tensors)}
+
+
+_PHIMOE_SCALE = 1.243163121016122
+"""What Phi-3.5-MoE multiplies queries and keys by."""
+
 DEEPSEEK_V2 = Architecture(
     model_type="deepseek_v2",
     keys=ROUTED
@@ -205,6 +225,29 @@ ARCHITECTURES = {
         # llama.cpp knows Maverick, which has no norms of heads, by its experts.
         fields=lambda keys, _: {"use_qk_norm": keys["expert_count"] != 128},
         needed="expert_count expert_used_count expert_feed_forward_length interleave_moe_layer_step",
+    ),
+    "phimoe": Architecture(
+        model_type="phimoe",
+        keys={**EXPERTS, "attention.sliding_window": ""},
+        fields=_phimoe,
+        needed="expert_count expert_used_count feed_forward_length",
+    ),
+    "afmoe": Architecture(
+        model_type="afmoe",
+        keys={
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_shared_count": "num_shared_experts",
+            "expert_weights_scale": "route_scale",
+            "expert_weights_norm": "route_norm",
+            "leading_dense_block_count": "num_dense_layers",
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "",
+            **WIDTH,
+        },
+        fields=_afmoe,
+        gating=SIGMOID,
+        needed="expert_count expert_used_count expert_feed_forward_length attention.sliding_window",
     ),
     "olmoe": Architecture(
         model_type="olmoe", keys={"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from plumbline.engines.native.models.checkpoint import some
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL
+from plumbline.engines.native.models.fields import MOST_LAYERS
 from plumbline.engines.native.models.gguf.architectures.dense import GRANITE
 from plumbline.engines.native.models.gguf.architectures.experts import ROUTED, SIGMOID
 from plumbline.engines.native.models.gguf.architectures.parts import (
@@ -110,6 +112,55 @@ def _nemotron(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+def _jamba(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    counts = keys["attention.head_count_kv"]
+    if not isinstance(counts, list):
+        raise UnsupportedModelError("attention.head_count_kv must have a number for each layer of jamba")
+    layers = range(keys["block_count"])
+    return {
+        **_every("attn_layer", [layer for layer in layers if counts[layer]]),
+        **_every(
+            "expert_layer", [layer for layer in layers if f"blk.{layer}.ffn_gate_inp.weight" in tensors]
+        ),
+        "num_key_value_heads": max(counts),
+        "num_experts": keys["expert_count"],
+        "mamba_expand": keys["ssm.inner_size"] // keys["embedding_length"],
+        "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in tensors),
+        "mamba_proj_bias": any(name.endswith("ssm_in.bias") for name in tensors),
+    }
+
+
+def _every(name: str, layers: list[int]) -> dict[str, int]:
+    """Return the period of some layers, and the first one; with none, a first one behind all.
+
+    Raises:
+        UnsupportedModelError: they have no period.
+    """
+    first = layers[0] if layers else MOST_LAYERS
+    period = layers[1] - first if len(layers) > 1 else 2 * MOST_LAYERS
+    if layers and layers != [*range(first, layers[-1] + 1, period)]:
+        raise UnsupportedModelError(
+            f"the layers {some([str(layer) for layer in layers])} have no period ({name})"
+        )
+    return {f"{name}_period": period, f"{name}_offset": first}
+
+
+def _falcon(keys: Keys, tensors: Tensors) -> dict[str, Any]:
+    inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
+    normed = any(name.endswith("ssm_norm.weight") for name in tensors)
+    biased = any(name.endswith("ssm_in.bias") for name in tensors)
+    return {
+        "mamba_d_ssm": inner,
+        "mamba_d_head": inner // heads,
+        "mamba_rms_norm": normed,
+        "mamba_norm_before_gate": not normed,
+        "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in tensors),
+        "mamba_proj_bias": biased,
+        "projectors_bias": biased,
+        # The converter multiplies the weights by all factors.
+    }
+
+
 _NEMOTRON = Architecture(
     model_type="nemotron_h",
     keys={
@@ -174,6 +225,35 @@ ARCHITECTURES = {
         },
         gating=SIGMOID,
         needed=f"{_NEMOTRON.needed} expert_count expert_used_count expert_feed_forward_length",
+    ),
+    "jamba": Architecture(
+        model_type="jamba",
+        keys={
+            "expert_count": "",
+            "expert_used_count": "num_experts_per_tok",
+            "ssm.conv_kernel": "mamba_d_conv",
+            "ssm.state_size": "mamba_d_state",
+            "ssm.time_step_rank": "mamba_dt_rank",
+            "ssm.inner_size": "",
+        },
+        fields=_jamba,
+        needed="attention.head_count_kv feed_forward_length expert_count expert_used_count ssm.conv_kernel "
+        "ssm.state_size ssm.time_step_rank ssm.inner_size",
+        rotated=False,
+        biases=False,
+    ),
+    "falcon-h1": Architecture(
+        model_type="falcon_h1",
+        keys={
+            "ssm.conv_kernel": "mamba_d_conv",
+            "ssm.state_size": "mamba_d_state",
+            "ssm.group_count": "mamba_n_groups",
+            "ssm.time_step_rank": "mamba_n_heads",
+            "ssm.inner_size": "",
+        },
+        fields=_falcon,
+        names={"delta_shifts": "mamba.dt_proj.bias", "before_feed_forward": "pre_feedforward_layernorm"},
+        needed="feed_forward_length ssm.conv_kernel ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size",
     ),
     "granitehybrid": Architecture(
         model_type="granitemoehybrid",

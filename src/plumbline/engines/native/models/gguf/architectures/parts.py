@@ -83,6 +83,8 @@ class Architecture:
     """How experts are chosen: 1 by a softmax, 2 by sigmoids."""
     biases: bool = True
     """Whether the config says which projections have a bias, and so the tensors here."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Metadata with a number for each layer, by the names that checkpoints have for it in a layer, as tensors."""
 
 
 EXPERTS = {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}
