@@ -244,8 +244,7 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
             GGUF,
             "--batch-invariant is an option of plumbline",
         ),
-        (Settings(loras=(("a", "b"),)), GGUF, "--lora takes adapters of a model folder"),
-        (Settings(engine="llama_cpp", lora_dir="."), GGUF, "--lora-dir takes adapters of a model folder"),
+        (Settings(engine="llama_cpp", lora_dir="."), GGUF, "--lora-dir is an option of plumbline, vllm"),
         (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of plumbline, vllm"),
         (
             Settings(engine="transformers", device_memory=0.5),

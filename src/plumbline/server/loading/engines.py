@@ -83,11 +83,6 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
         raise OptionError(
             "--engine", f"must be llama_cpp, plumbline or auto for a GGUF file, got {settings.engine}"
         )
-    if gguf is not None and (settings.loras or settings.lora_dir):
-        named = "--lora" if settings.loras else "--lora-dir"
-        raise OptionError(
-            named, "takes adapters of a model folder, not of a GGUF file: give the folder as --model"
-        )
     if gguf is None and settings.engine == "llama_cpp":
         raise OptionError("--engine", "is llama_cpp, which runs GGUF files only: give one as --model")
     chosen = (

@@ -3,6 +3,7 @@
 * It holds for each family's layers: projections that stand alone and merged ones, rotated in any way, and for models
   whose weights are rounded as far as rounding allows.
 * Sequences with different adapters, and without one, in the same step do not change each other.
+* An adapter of a GGUF file is that of the folder which the file was made from.
 * An adapter that cannot be honoured is refused by the name of the field or the tensor.
 """
 
@@ -21,13 +22,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.laws import EXPLORED
 from support.weights.adapters import PREFIX, merge, write_adapter
+from support.weights.gguf_files import random_reference, write_gguf
 from support.weights.model_driver import Driver
 from support.weights.model_families import CASES, SMALL, Case
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, load_model
 from plumbline.engines.native.models.adapters.adapter_config import AdapterConfig, AdapterError
+from plumbline.engines.native.models.gguf import load_gguf, read_model
 from plumbline.port.engine import RefusedRequestError
+from plumbline.server.loading.native.native_loader import build_native
+from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows
 
@@ -121,6 +126,38 @@ def test_logits_are_those_of_merged_weights_whatever_else_is_in_the_step(case: C
     assert (first - expected(references[2], sequences[0].tokens)).abs().max() > 0.05, (
         "adapters change something"
     )
+
+
+FILES = ("llama", "qwen2", "qwen3", "smollm3", "gemma3", "granite", "mixtral", "mistral")
+"""Labels of GGUF files, with rows of q and k that the converter turns and without."""
+
+
+@pytest.mark.parametrize("label", FILES)
+def test_adapters_of_a_file_are_those_of_its_folder(label: str, tmp_path: Path) -> None:
+    reference = random_reference(label)
+    write_gguf(tmp_path / "a.gguf", reference, label)
+    targets = ALL[:4] if label == "mixtral" else ALL
+    folder = write_adapter(tmp_path / "adapter", reference, targets, rank=4, alpha=8, size=0.3)
+    model = load_gguf(read_model(tmp_path / "a.gguf"), torch.float32)
+    table = AdapterTable(model, capacity=1, max_rank=4)
+    slot = table.put(table.prepare(folder)).slot
+    ids = [token % 96 for token in prompt(24, seed=1)]
+    plain = expected(reference, ids)
+    merge(reference, folder)
+    driver = Driver(model)
+    found = driver.step([(driver.add(ids, 32), len(ids))], adapters=rows([slot] * len(ids)))
+    wanted = expected(reference, ids)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert (wanted - plain).abs().max() > 0.05, "the adapter changes something"
+
+
+@pytest.mark.parametrize("label", ["gptneox", "falcon two", "lfm2"])
+def test_files_whose_weights_the_converter_changes_take_no_adapters(label: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "a.gguf", random_reference(label), label)
+    assert read_model(tmp_path / "a.gguf").order == "other"
+    given = Settings(loras=(("a", "b"),))
+    with pytest.raises(OptionError, match="--lora is not supported with GGUF files of"):
+        build_native(given, "a", tmp_path, tmp_path / "a.gguf", lambda *_: None, lambda _: [])
 
 
 PLAIN = Case("qwen3", {"head_dim": 16})

@@ -95,6 +95,7 @@ def build_native(
         raise OptionError(
             "--batch-invariant", f"is not possible for this model on {device}: {problem}; --device cpu has it"
         )
+    _check_rows(settings, model)
     dtype = native_dtype(settings, model)
     if dtype != described.dtype and settings.dtype == "auto":
         _log.info("the weights are float16: on a CPU they run in bfloat16 (--dtype float16 keeps it)")
@@ -161,6 +162,21 @@ def build_native(
         images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
         stuck_after=settings.stuck_after,
     )
+
+
+def _check_rows(settings: Settings, model: NativeModel) -> None:
+    """Refuse adapters of a GGUF file whose rows are not in the order that adapters were trained with.
+
+    Raises:
+        OptionError: they are not.
+    """
+    wanted = settings.loras or settings.lora_dir
+    if wanted and model.gguf is not None and model.gguf.order == "other":
+        raise OptionError(
+            "--lora" if settings.loras else "--lora-dir",
+            f"is not supported with GGUF files of {model.gguf.architecture}, whose weights the converter changes: give "
+            "the model's folder as --model",
+        )
 
 
 def _compilers(

@@ -26,6 +26,7 @@ from plumbline.engines.native.models.families import describe
 from plumbline.engines.native.models.families.parts import FULL
 from plumbline.engines.native.models.gguf.architectures import Architecture, architecture_of, config_of
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
+from plumbline.engines.native.models.gguf.rows import Order, order_of
 from plumbline.engines.native.models.names import Names
 
 __all__ = ["ROPE_NUMBERS", "GgufModel", "read_model"]
@@ -64,6 +65,8 @@ class GgufModel:
     """All but those of layers behind the last that predict further tokens, which are not run."""
     blocks: int
     """The layers by the numbers of tensors; some families count a layer's two parts apart."""
+    order: Order
+    """Of the rows of its linear layers."""
     numbers: Mapping[str, float]
     """Numbers of the metadata that checkpoints have as tensors, by the names of these."""
 
@@ -140,7 +143,7 @@ def _model(file: Path, stamp: tuple[int, int]) -> GgufModel:
             attention_factor=1.0,
         )
     numbers = _of_layers(architecture, metadata, description.names, blocks)
-    return GgufModel(file, name, description, tensors, blocks, numbers)
+    return GgufModel(file, name, description, tensors, blocks, order_of(architecture, family), numbers)
 
 
 def _of_layers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from plumbline.engines.native.models.gguf.description import GgufModel
+from plumbline.engines.native.models.gguf.rows import turned
 from plumbline.engines.native.models.gguf.tensors import GgufTensors
 from plumbline.engines.native.models.loading.model_folder import build, for_length
 from plumbline.engines.native.models.transformer import Transformer
@@ -35,4 +36,6 @@ def load_gguf(
     tensors = GgufTensors(model, dtype, device)
     loaded = build(description, tensors.fetch_weight, dtype, device, library, bits)
     tensors.finish()
+    if model.order == "turned":
+        loaded.places[:] = turned(loaded.places, description)
     return loaded
