@@ -124,17 +124,23 @@ class Library:
         return self._fast and dtype in self._per_word and all(width % 16 == 0 for width in widths)
 
     def pack(
-        self, weight: Tensor, bits: int = 0, scales: Tensor | None = None, shifts: Tensor | None = None
+        self,
+        weight: Tensor,
+        bits: int = 0,
+        scales: Tensor | None = None,
+        shifts: Tensor | None = None,
+        *,
+        shifted: bool = True,
     ) -> PackedWeight:
         """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros.
 
         Args:
             weight: bf16 or fp32; or int8 levels of a grid.
-            bits: 8, 6, 5 or 4 that levels have, or to round the weight to, less than 8 with
-                shifts; 0 keeps its type.
+            bits: 8, 6, 5 or 4 that levels have, or to round the weight to; 0 keeps its type.
             scales: fp32 [out, groups] of a weight that is on such a grid already, to be kept; they become bf16. None
                 takes scales by the largest numbers.
             shifts: fp32 [out, groups] that such a grid has added to its numbers.
+            shifted: whether groups get shifts if the weight is rounded to less than 8 bits.
 
         Raises:
             ValueError: the inputs of a rounded weight, or of its groups, are not a multiple of 16.
@@ -158,7 +164,7 @@ class Library:
                 for part in (scales, shifts)
             )
         if weight.dtype != torch.int8:
-            levels, scales, shifts = self._rounded(weight, bits, group, scales, shifts)
+            levels, scales, shifts = self._rounded(weight, bits, group, scales, shifts, shifted)
         assert scales is not None
         bits = _stored_bits(bits, group)
         data = self._packed(levels, inputs, bits)
@@ -166,19 +172,28 @@ class Library:
         return PackedWeight(data, outputs, inputs, bits, group, self._by_panel(scales.bfloat16()), laid)
 
     def _rounded(
-        self, weight: Tensor, bits: int, group: int, scales: Tensor | None, shifts: Tensor | None
+        self,
+        weight: Tensor,
+        bits: int,
+        group: int,
+        scales: Tensor | None,
+        shifts: Tensor | None,
+        shifted: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Round a weight [out, in]; returns int8 levels [out, in], and fp32 scales and shifts [out, groups]."""
         outputs, groups = weight.shape[0], weight.shape[1] // group
         levels = torch.empty(weight.shape, dtype=torch.int8)
         found = torch.empty(outputs, groups)
-        fitted = torch.empty(outputs, groups) if scales is None and bits < 8 else shifts
+        fits = scales is None and bits < 8
+        fitted = torch.empty(outputs, groups) if fits and shifted else shifts
         # In parts, because rounding takes several times the memory of what it rounds.
         for start in range(0, outputs, _ROUNDED_AT_ONCE):
             part = slice(start, start + _ROUNDED_AT_ONCE)
             values = weight[part].float().contiguous()
-            if scales is None and fitted is not None:
-                places = [tensor[part].data_ptr() for tensor in (levels, found, fitted)]
+            if fits:
+                places = [
+                    None if tensor is None else tensor[part].data_ptr() for tensor in (levels, found, fitted)
+                ]
                 self._functions.plumbline_fit(
                     values.data_ptr(), *values.shape, group, bits, *places, self.threads
                 )
@@ -263,7 +278,7 @@ def _raise_without_memory(status: int) -> None:
 
 def _group_sizes(bits: int, is_free: bool) -> tuple[int, ...]:
     """Return the sizes that groups may have: of few bits small ones, where scales are free to be chosen."""
-    return _GROUPS[2:] if is_free and bits < 8 else _GROUPS
+    return _GROUPS[{8: 0, 6: 1}.get(bits, 2) :] if is_free else _GROUPS
 
 
 def _stored_bits(bits: int, group: int) -> int:

@@ -106,9 +106,9 @@ def test_the_kernels_keep_the_integers_of_the_checkpoint(
     torch.testing.assert_close(logits(quantised, library=load(), bits=0), exact, atol=1e-4, rtol=0)
     packed_bits = []
 
-    def pack(library: Library, weight: Tensor, *args: Any) -> PackedWeight:
-        packed_bits.append((PACK(library, weight, *args)).bits)
-        return PACK(library, weight, *args)
+    def pack(library: Library, weight: Tensor, *args: Any, **options: Any) -> PackedWeight:
+        packed_bits.append((PACK(library, weight, *args, **options)).bits)
+        return PACK(library, weight, *args, **options)
 
     monkeypatch.setattr(Library, "pack", pack)
     found = logits(quantised, library=load())

@@ -22,6 +22,7 @@ from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.description import Experts
 from plumbline.engines.native.models.gguf import load_gguf, read_model
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
+from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.stored import StoredWeight
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
@@ -84,7 +85,7 @@ def test_experts_that_are_not_alike_are_whole(bits: list[int], is_narrow: bool) 
     source = WeightSource(
         description, fetch, None, None, stacked=True, device=torch.device("cpu"), dtype=torch.float32
     )
-    found = fetch_feed_forward(source, "", block)
+    found = fetch_feed_forward(source, "", block, Rounding(None))
     assert isinstance(found, ExpertsWeights)
     assert isinstance(found.down, Stack)
     stack = found.down.weight

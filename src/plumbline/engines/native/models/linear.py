@@ -39,12 +39,13 @@ class Linear:
         scales: Tensor | None = None,
         shifts: Tensor | None = None,
         floats: bool = False,
+        shifted: bool = True,
     ) -> None:
         """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
 
-        With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, by
-        `scales` and `shifts` (`Library.pack`), and only `logits` can be called. On a GPU it keeps the integers that
-        `bits`, `scales` and `shifts` describe, or with `floats` the floats (`pack_narrow`).
+        With a library of compiled kernels it is packed for them, rounded to `bits` if these are not 0, by
+        `scales` and `shifts` or `shifted` (`Library.pack`), and only `logits` can be called. On a GPU it keeps the
+        integers that `bits`, `scales` and `shifts` describe, or with `floats` the floats (`pack_narrow`).
         """
         self.shape = tuple(weight.shape)
         self.bias = bias
@@ -56,7 +57,7 @@ class Linear:
         self._weight: Tensor | None = None
         self._narrow: NarrowWeight | None = None
         if library is not None:
-            self.packed = library.pack(weight, bits, scales, shifts)
+            self.packed = library.pack(weight, bits, scales, shifts, shifted=shifted)
         elif scales is not None and use_triton(weight):
             self._narrow = pack_narrow(weight, bits, scales, shifts, floats)
         elif can_pack(weight.dtype, weight.device):

@@ -11,6 +11,7 @@ from torch import Tensor
 from plumbline.engines.native.models.description import Dense, Experts, FeedForward
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import build_linear, in_order
+from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import (
@@ -27,16 +28,28 @@ __all__ = ["fetch_feed_forward"]
 
 
 def fetch_feed_forward(
-    source: WeightSource, prefix: str, block: FeedForward
+    source: WeightSource, prefix: str, block: FeedForward, rounding: Rounding
 ) -> DenseWeights | ExpertsWeights:
-    """Fetch the weights of a layer's feed-forward block; the names of its tensors begin with `prefix`."""
+    """Fetch the weights of a layer's feed-forward block.
+
+    Args:
+        source: of the model.
+        prefix: what the names of its tensors begin with.
+        block: its description.
+        rounding: of the projections down.
+    """
     if isinstance(block, Dense):
-        return _dense(source, prefix, block, source.names.gate_up, source.names.down)
-    return _experts(source, prefix, block)
+        return _dense(source, prefix, block, source.names.gate_up, source.names.down, rounding)
+    return _experts(source, prefix, block, rounding)
 
 
 def _dense(
-    source: WeightSource, prefix: str, block: Dense, gate_up: tuple[str, ...], down: str
+    source: WeightSource,
+    prefix: str,
+    block: Dense,
+    gate_up: tuple[str, ...],
+    down: str,
+    rounding: Rounding,
 ) -> DenseWeights:
     hidden, width = source.description.hidden_size, block.width
     return DenseWeights(
@@ -50,7 +63,7 @@ def _dense(
             block.bias,
             factors=None if block.scales is None else torch.tensor(block.scales).repeat_interleave(width),
         ),
-        down=source.linear(prefix, (down,), (hidden,), width, block.bias),
+        down=source.linear(prefix, (down,), (hidden,), width, block.bias, rounding=rounding),
         curve=_curve(source, prefix) if block.activation == "xielu" else None,
     )
 
@@ -64,7 +77,7 @@ def _curve(source: WeightSource, prefix: str) -> Tensor:
     return torch.cat((F.softplus(of_squares), of_x + F.softplus(of_exponentials), of_x, most))
 
 
-def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeights:
+def _experts(source: WeightSource, prefix: str, block: Experts, rounding: Rounding) -> ExpertsWeights:
     names, hidden, router = source.names, source.description.hidden_size, block.router
     number, fp32 = (block.number,), torch.float32
     shared_gate = None
@@ -100,15 +113,21 @@ def _experts(source: WeightSource, prefix: str, block: Experts) -> ExpertsWeight
         ),
         correction=(source.fetch(prefix + names.correction, number, fp32) if router.correction else None),
         gate_up=_stack(
-            source, prefix, names.expert_gate_up, block, (block.width,) * (1 + block.gated), hidden
+            source,
+            prefix,
+            names.expert_gate_up,
+            block,
+            (block.width,) * (1 + block.gated),
+            hidden,
+            Rounding(source.bits),
         ),
-        down=_stack(source, prefix, (names.expert_down,), block, (hidden,), block.width),
+        down=_stack(source, prefix, (names.expert_down,), block, (hidden,), block.width, rounding),
         activation=block.activation,
         gated=block.gated,
         shared=(
             None
             if block.shared is None
-            else _dense(source, prefix, block.shared, names.shared_gate_up, names.shared_down)
+            else _dense(source, prefix, block.shared, names.shared_gate_up, names.shared_down, rounding)
         ),
         shared_gate=shared_gate,
         factors=source.fetch(prefix + names.router_factors, number, fp32) if router.by_expert else None,
@@ -124,6 +143,7 @@ def _stack(
     block: Experts,
     outputs: tuple[int, ...],
     inputs: int,
+    rounding: Rounding,
 ) -> list[Linear] | Stack:
     """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack.
 
@@ -131,7 +151,7 @@ def _stack(
     """
     found = _experts_parts(source, prefix, names, block, outputs, inputs)
     if not source.stacked:
-        return [build_linear(*part, source.library, source.bits) for part in found]
+        return [build_linear(*part, source.library, rounding) for part in found]
     narrow: list[NarrowWeight] = []
     whole: Tensor | None = None
     biases: list[Tensor] = []

@@ -20,6 +20,7 @@ from plumbline.engines.native.models.loading.projections import (
     parts_of_heads,
     parts_of_state_space,
 )
+from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.weights import (
@@ -35,11 +36,18 @@ __all__ = ["fetch_mixer"]
 
 
 def fetch_mixer(
-    source: WeightSource, prefix: str, shape: Mixer
+    source: WeightSource, prefix: str, shape: Mixer, rounding: Rounding
 ) -> AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights:
-    """Fetch the weights of a layer's mixer; the names of its tensors begin with `prefix`."""
+    """Fetch the weights of a layer's mixer.
+
+    Args:
+        source: of the model.
+        prefix: what the names of its tensors begin with.
+        shape: the mixer.
+        rounding: of queries, keys and values of an attention.
+    """
     if isinstance(shape, Attention):
-        return _attention(source, prefix, shape)
+        return _attention(source, prefix, shape, rounding)
     if isinstance(shape, ShortConv):
         return _short_conv(source, prefix, shape)
     if isinstance(shape, Selective):
@@ -47,7 +55,7 @@ def fetch_mixer(
     return _latent(source, prefix, shape) if isinstance(shape, Latent) else _delta(source, prefix, shape)
 
 
-def _attention(source: WeightSource, prefix: str, shape: Attention) -> AttentionWeights:
+def _attention(source: WeightSource, prefix: str, shape: Attention, rounding: Rounding) -> AttentionWeights:
     names, hidden, head_dim = source.names, source.description.hidden_size, shape.head_dim
     q_width, kv_width = shape.heads * head_dim, shape.written_heads * head_dim
     order = head_order(shape.rope, head_dim)
@@ -70,7 +78,7 @@ def _attention(source: WeightSource, prefix: str, shape: Attention) -> Attention
     elif shape.gated:
         widths, rows = (2 * q_width, kv_width, kv_width), gates_last(shape, rows)
     return AttentionWeights(
-        qkv=source.linear(prefix, qkv, widths, hidden, shape.qkv_bias, rows),
+        qkv=source.linear(prefix, qkv, widths, hidden, shape.qkv_bias, rows, rounding=rounding),
         o=source.linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
         head_norms=_head_norms(source, prefix, shape, order),
         sinks=source.fetch(prefix + names.sinks, (shape.heads,), torch.float32) if shape.sinks else None,

@@ -27,6 +27,7 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear, merge_stored
+from plumbline.engines.native.models.loading.rounding import Rounding, roundings
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, WeightSource
 from plumbline.engines.native.models.rope import sinusoids
 from plumbline.engines.native.models.stored import StoredWeight, dense
@@ -281,7 +282,7 @@ def _head_and_embedding(
     def layer(weight: Tensor | StoredWeight, bias: Tensor | None = None) -> Linear:
         levels = library is not None
         whole, grid = merge_stored([weight], source.dtype, source.device, bits, levels=levels)
-        return build_linear(whole, bias, grid, library, bits)
+        return build_linear(whole, bias, grid, library, Rounding(bits))
 
     if description.tied:
         head = layer(stored, bias)
@@ -310,6 +311,7 @@ def _layer(source: WeightSource, index: int) -> LayerWeights:
     names, norms, block = source.names, layer.norms, layer.feed_forward
     prefix, second = (names.layer.format(number) for number in _numbers(layer, index))
     before, after = norms != "after", norms in ("after", "both")
+    of_attention, down = roundings(source.bits, layer, source.description.hidden_size)
     token = None
     if width := source.description.token_inputs:
         hidden = source.description.hidden_size
@@ -320,14 +322,14 @@ def _layer(source: WeightSource, index: int) -> LayerWeights:
         )
     return LayerWeights(
         before_mixer=source.norm(prefix + names.before_mixer) if before and not layer.again else None,
-        mixer=fetch_mixer(source, prefix, layer.mixer),
+        mixer=fetch_mixer(source, prefix, layer.mixer, of_attention),
         after_mixer=source.norm(prefix + names.after_mixer) if after else None,
         before_feed_forward=(
             source.norm(second + names.before_feed_forward)
             if block and norms in ("before", "both", "parallel_two", "three")
             else None
         ),
-        feed_forward=fetch_feed_forward(source, second, block) if block else None,
+        feed_forward=fetch_feed_forward(source, second, block, down) if block else None,
         after_feed_forward=(
             source.norm(second + names.after_feed_forward) if block and (after or norms == "three") else None
         ),

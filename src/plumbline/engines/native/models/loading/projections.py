@@ -9,6 +9,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Attention, DeltaNet, UnsupportedModelError
 from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline_kernels.cpu.library import Library
 
@@ -160,11 +161,12 @@ def scaled(
 
 
 def build_linear(
-    weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, rounding: Rounding
 ) -> Linear:
-    """Build a linear layer; with narrow weights for kernels, one on a grid keeps it if `bits` are None or enough."""
+    """Build a linear layer; with narrow weights for kernels, one on a grid keeps it if bits are None or enough."""
+    bits, shifted = rounding
     if grid is not None and library is not None:
         grid = grid.integers
     if grid is not None and _keeps(grid, bits):
         return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts, grid.floats)
-    return Linear(weight, bias, library, bits or 0)
+    return Linear(weight, bias, library, bits or 0, shifted=shifted)

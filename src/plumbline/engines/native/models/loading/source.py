@@ -17,6 +17,7 @@ from plumbline.engines.native.models.loading.projections import (
     merge_stored,
     scaled,
 )
+from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.names import Names
 from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline.engines.native.models.weights import LinearPlace, NormWeights
@@ -92,6 +93,7 @@ class WeightSource:
         bias: bool,
         rows: Tensor | None = None,
         factors: Tensor | None = None,
+        rounding: Rounding | None = None,
     ) -> Linear:
         """Build one linear layer from the named projections.
 
@@ -103,6 +105,7 @@ class WeightSource:
             bias: whether they have a bias.
             rows: int64 [out], the order of its rows; None as they are in the checkpoint.
             factors: fp32 [out], on the rows in the order of the checkpoint.
+            rounding: None for that of the model.
 
         Raises:
             UnsupportedModelError: there are factors, and the weights are quantised.
@@ -113,7 +116,7 @@ class WeightSource:
             parts = scaled(*parts, factors.to(self.device))
         if rows is not None:
             parts = in_order(*parts, rows)
-        layer = build_linear(*parts, self.library, self.bits)
+        layer = build_linear(*parts, self.library, rounding or Rounding(self.bits))
         widths = outputs if len(names) > 1 else (sum(outputs),)
         named = tuple(prefix + name for name in names)
         self.places.append(LinearPlace(layer, named, widths, inputs, rows, factors))

@@ -1,0 +1,81 @@
+"""Laws of rounding to 4 bits: a weight has 5 bits at most, scales included; fitted scales err less than plain ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.engines.native.models.description import Attention, Dense, LayerDescription
+from plumbline.engines.native.models.loading.rounding import Rounding, roundings
+from plumbline_kernels.cpu.library import Library, PackedWeight, load
+
+_FACTOR = 16
+"""Bits of a scale, and of a shift."""
+
+
+def bits_of(library: Library, outputs: int, inputs: int, rounding: Rounding) -> float:
+    """Pack some rows as a layer does, and return what its matrix [outputs, inputs] takes."""
+    assert rounding.bits is not None
+    packed: PackedWeight = library.pack(torch.ones(16, inputs), rounding.bits, shifted=rounding.shifted)
+    factors = 1 + (packed.shifts is not None)
+    return outputs * inputs * (packed.bits + _FACTOR * factors / packed.group)
+
+
+@given(
+    st.integers(1, 24),
+    st.integers(0, 4),
+    st.sampled_from([32, 64, 128]),
+    st.integers(1, 40),
+    st.integers(1, 200),
+)
+def test_a_layer_has_five_bits_a_weight_at_most(
+    kv_heads: int, doublings: int, head_dim: int, hidden: int, width: int
+) -> None:
+    heads, hidden, width = kv_heads << doublings, 64 * hidden, 64 * width
+    layer = LayerDescription(
+        mixer=Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, rope=None),
+        feed_forward=Dense(width=width, activation="silu"),
+    )
+    library, plain = load(), Rounding(4)
+    of_attention, down = roundings(4, layer, hidden)
+    total = (
+        bits_of(library, head_dim * (heads + 2 * kv_heads), hidden, of_attention)
+        + bits_of(library, hidden, heads * head_dim, plain)
+        + bits_of(library, 2 * width, hidden, plain)
+        + bits_of(library, hidden, width, down)
+    )
+    weights = hidden * head_dim * 2 * (heads + kv_heads) + 3 * hidden * width
+    assert total <= 5 * weights
+
+
+def test_other_bits_are_the_same_for_all() -> None:
+    layer = LayerDescription(
+        mixer=Attention(heads=4, kv_heads=1, head_dim=64, rope=None),
+        feed_forward=Dense(width=1024, activation="silu"),
+    )
+    assert {*roundings(8, layer, 256), *roundings(8, layer, 256)} == {Rounding(8)}
+    assert {*roundings(None, layer, 256)} == {Rounding(None)}
+    assert [each.bits for each in roundings(4, layer, 256)] == [6, 4]
+
+
+@pytest.mark.parametrize("bits", [6, 5, 4])
+def test_fitted_scales_err_less_than_those_of_the_largest_number(bits: int) -> None:
+    weight = torch.randn(96, 192, generator=torch.Generator().manual_seed(1))
+    weight[3], weight[4, :64] = 0.0, 7.25
+    packed = load().pack(weight, bits, shifted=False)
+    assert packed.shifts is None
+    rounded = load().logits(torch.eye(192), packed, None).t().unflatten(1, (-1, packed.group))
+    groups = weight.unflatten(1, (-1, packed.group))
+    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
+    scales = -largest / (1 << bits - 1)
+    levels = (groups / torch.where(scales == 0, 1.0, scales)).round()
+    even = levels.clamp(-(1 << bits - 1), (1 << bits - 1) - 1) * scales
+    ours, theirs = ((each - groups).square().mean().item() for each in (rounded, even))
+    assert math.isfinite(ours)
+    assert ours < 0.95 * theirs
+    assert (rounded.flatten(1)[3] == 0).all()
+    assert (rounded[4, 0] - 7.25).abs().max() < 0.05
