@@ -195,7 +195,7 @@ def templates(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def real(session: nox.Session) -> None:
-    """Try published files: all, or `-- vocabularies`, `models`, `memory`, `served`; `--models FOLDER` has them."""
+    """Try published files: all, or `-- vocabularies`, `models`, `memory`, `served`, `judge`; `--models FOLDER`."""
     paths = os.pathsep.join(("tests", "conformance"))
     Environment(session, DEV).run("python", "-m", "real", *session.posargs, PYTHONPATH=paths)
 

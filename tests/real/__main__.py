@@ -1,25 +1,34 @@
-"""Try published files: `python -m real [vocabularies] [converter] [models] [memory] [served] [--models FOLDER]`.
+"""Try published files: `python -m real [PART…] [--models FOLDER]`.
 
 `vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references,
 `converter` random models that llama.cpp's converter wrote with those of transformers, `models` the tokenizers of three
-published models, `memory` measures starts and memory, `served` starts a server with each model and asks what llama.cpp,
-if llama-cpp-python is installed, and the protocol can check.
+published models, `memory` measures starts and memory, `served` starts a server with each model and asks what exact
+arithmetic, llama.cpp, if llama-cpp-python is installed, and the protocol can check, `judge` runs the judge on it.
+The last lines are the table of `docs/reference/published-models.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 
 from .converter import compare_converted
-from .files import converter, models, vocabularies
+from .files import Model, converter, models, vocabularies
 from .memory import start_and_memory
-from .served import serve
+from .served import judge_served, serve
 from .vocabulary import Verdict, judge
 
 HOME = Path(__file__).parents[2] / ".nox" / "real"
-PARTS = ("vocabularies", "converter", "models", "memory", "served")
+OF_MODELS: Mapping[str, Callable[[Model, Path], Verdict]] = {
+    "models": lambda _, file: judge(file),
+    "memory": lambda _, file: start_and_memory(file),
+    "served": serve,
+    "judge": lambda _, file: judge_served(file),
+}
+PARTS = ("vocabularies", "converter", *OF_MODELS)
 REFUSED = frozenset({"ggml-vocab-bert-bge.gguf", "ggml-vocab-nomic-bert-moe.gguf"})
 """Vocabularies of models that only embed texts."""
 
@@ -41,15 +50,24 @@ def main(arguments: list[str]) -> int:
             wrong += _report(file.name, found)
     if "converter" in parts:
         wrong += _converted()
-    chosen = models(options.models) if {"models", "memory", "served"} & set(parts) else []
-    for model, file in chosen:
-        if "models" in parts:
-            wrong += _report(model.name, judge(file))
-        if "memory" in parts:
-            wrong += _report(model.name, start_and_memory(file))
-        if "served" in parts:
-            wrong += _report(model.name, serve(model, file))
+    rows: dict[str, dict[str, str]] = {}
+    for model, file in models(options.models) if OF_MODELS.keys() & set(parts) else []:
+        for part in [each for each in OF_MODELS if each in parts]:
+            found = OF_MODELS[part](model, file)
+            wrong += _report(model.name, found)
+            rows.setdefault(model.name, {}).update(found.row)
+    _show(rows)
     return int(wrong > 0)
+
+
+def _show(rows: dict[str, dict[str, str]]) -> None:
+    """Print a table with a column for each model, because there are more questions than models."""
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    if not names:
+        return
+    print(f"\n{date.today():%Y-%m-%d}\n\n| | {' | '.join(rows)} |\n|{'---|' * (len(rows) + 1)}")
+    for name in names:
+        print(f"| {name} | {' | '.join(row.get(name, '') for row in rows.values())} |")
 
 
 def _converted() -> int:

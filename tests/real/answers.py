@@ -1,68 +1,33 @@
-"""Ask a served model what its reference can check: perplexity, greedy answers, a schema, a tool, a needle."""
+"""Ask a served model what the protocol and its file decide: templates, ends, seeds, a schema, a tool, a needle."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from transformers.utils.chat_template_utils import render_jinja_template
 
+from plumbline.answer.text.gguf.vocabulary import read_tokenizer
+from plumbline.base.end_tokens import file_ends
+from plumbline.base.gguf_file import read_metadata
+
+from .closeness import Adapted, Served, compare
 from .files import Model
 from .http import get, post
-from .reference import LlamaCpp, logits_by_llama_cpp
+from .texts import PROMPTS
 from .vocabulary import Verdict
 
-__all__ = ["answers"]
+__all__ = ["ADAPTER", "answers"]
 
-ROOT = Path(__file__).parents[2]
-TEXTS = {
-    "prose": ROOT / "docs" / "guides" / "sampling.md",
-    "code": ROOT / "src" / "plumbline" / "engines" / "native" / "core.py",
-    "data": ROOT / "openapi" / "plumbline.yaml",
-}
-"""Texts of this repository, by kind."""
-_LENGTH = 512
-"""Tokens of a text."""
-_MOST_RATIO = 1.005
-"""Of our perplexity and llama.cpp's."""
-_MOST_GAP = 0.2
-"""Between llama.cpp's best logit and that of our token: where it is smaller, rounding decides."""
+ADAPTER = "drawn"
+"""The name of the server's adapter."""
 _NEEDLE = 16_000
-PROMPTS = (
-    "The capital of France is",
-    "def fibonacci(n):\n",
-    "Water boils at",
-    "1, 2, 3, 4,",
-    "import json\n\nwith open(",
-    "The three primary colours are",
-    "In 1969, the first",
-    '{"name": "Ada", "age":',
-    "A haiku about the sea:\n",
-    "SELECT name FROM users WHERE",
-    "The opposite of hot is",
-    "class Stack:\n    def __init__(self):",
-    "Die Hauptstadt von Deutschland ist",
-    "Once upon a time",
-    "The chemical formula of water is",
-    "for i in range(10):\n",
-    "Q: What is 7 times 8?\nA:",
-    "To make bread you need",
-    "The planets of the solar system are",
-    "git commit -m",
-    "Roses are red,",
-    "#include <stdio.h>\n\nint main(",
-    "The largest ocean is",
-    "Monday, Tuesday,",
-    "Dear Sir or Madam,\n",
-    "try:\n    value = int(text)\nexcept",
-    "The speed of light is",
-    "Step 1: open the",
-    "Shakespeare wrote",
-    "<html>\n<head>\n",
-)
+_CROWD = 12
+"""Requests beside the one whose seed is tried."""
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 40}, "people": {"type": "integer"}},
@@ -82,43 +47,78 @@ TOOL = {
         },
     },
 }
+_QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+_DIALOGS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Two  spaces\n\n世界 "}],
+    [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "And 2 + 2?"},
+    ],
+)
+_WITH_TOOLS: tuple[list[dict[str, Any]], ...] = (
+    [_QUESTION],
+    [
+        _QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"weather": "sunny"}'},
+    ],
+)
 
 
-def answers(base: str, model: Model, file: Path) -> Verdict:
+def answers(base: str, model: Model, file: Path, adapted: Adapted) -> Verdict:
     """Ask a server of this repository about one model.
 
     Args:
         base: its URL, with `/v1`.
         model: the model.
-        file: of the model, for llama.cpp.
+        file: of the model, for the references.
+        adapted: what the adapter `ADAPTER` of the server does.
     """
     served = get(f"{base}/models")["data"][0]
     asking = _Asking(base, served["id"])
-    parts, problems = [], []
-    with logits_by_llama_cpp(file) as reference:
-        if reference is None:
-            parts.append("no llama.cpp")
-        else:
-            for found, wrong in (_perplexity(asking, reference), _greedy(asking, reference)):
-                parts.append(found)
-                problems += wrong
-    problems += _needle(asking, int(served.get("max_model_len") or _NEEDLE))
+    found = compare(asking, file)
+    tried: dict[str, list[str]] = {
+        "ends": [*_ends(asking, file)],
+        "LoRA": [*adapted.judge(_Asking(base, ADAPTER))],
+        "seed in a crowd": [*_crowd(asking)],
+        "needle": [*_needle(asking, int(served.get("max_model_len") or _NEEDLE))],
+    }
     if model.talks:
-        problems += _schema(asking)
+        tried["templates"] = [*_templates(asking, model, file)]
+        tried["schema"] = [*_schema(asking)]
     if model.calls:
-        problems += _tool(asking)
-    parts.append("needle" + ", schema" * model.talks + ", tool loop" * model.calls)
-    return Verdict("; ".join(parts), problems)
+        tried["tool loop"] = [*_tool(asking)]
+    row = {name: "no" if wrong else "yes" for name, wrong in tried.items()}
+    line = f"{found.line}; tried {', '.join(tried)}"
+    return Verdict(line, [*found.problems, *chain.from_iterable(tried.values())], row={**found.row, **row})
 
 
-class _Asking:
+class _Asking(Served):
     def __init__(self, base: str, name: str) -> None:
         self._base, self._name = base, name
 
     def tokens(self, text: str) -> list[int]:
+        return self.tokenize(prompt=text)
+
+    def tokenize(self, **fields: Any) -> list[int]:
         path = f"{self._base.removesuffix('/v1')}/tokenize"
-        found: list[int] = post(path, {"model": self._name, "prompt": text})["tokens"]
+        found: list[int] = post(path, {"model": self._name, **fields})["tokens"]
         return found
+
+    def scores(self, ids: list[int]) -> list[float]:
+        answer = self.complete(prompt=ids, max_tokens=0, echo=True, logprobs=1)
+        found: list[float] = answer["logprobs"]["token_logprobs"][1:]
+        return found
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        return self.drawn(prompt=ids, max_tokens=count, ignore_eos=True)
+
+    def drawn(self, **fields: Any) -> list[int]:
+        answer = self.complete(**fields, logprobs=0, return_tokens_as_token_ids=True)
+        return [int(text.removeprefix("token_id:")) for text in answer["logprobs"]["tokens"]]
 
     def complete(self, **fields: Any) -> dict[str, Any]:
         found: dict[str, Any] = post(
@@ -131,42 +131,57 @@ class _Asking:
         return post(f"{self._base}/chat/completions", body)["choices"][0]  # type: ignore[no-any-return]
 
 
-def _perplexity(asking: _Asking, reference: LlamaCpp) -> tuple[str, list[str]]:
-    """Compare the mean log probability of texts."""
-    shown, problems = [], []
-    for kind, path in TEXTS.items():
-        ids = asking.tokens(path.read_text("utf-8")[: 12 * _LENGTH])[:_LENGTH]
-        answer = asking.complete(prompt=ids, max_tokens=0, echo=True, logprobs=1)
-        ours = math.exp(-np.mean(answer["logprobs"]["token_logprobs"][1:]))
-        logits = reference(ids)[:-1].astype(np.float64)
-        logits -= logits.max(axis=-1, keepdims=True)
-        taken = np.take_along_axis(logits, np.array(ids[1:])[:, None], axis=-1)[:, 0]
-        theirs = math.exp(np.mean(np.log(np.exp(logits).sum(axis=-1)) - taken))
-        shown.append(f"{kind} {ours:.3f} / {theirs:.3f}")
-        if ours > theirs * _MOST_RATIO:
-            problems.append(
-                f"the perplexity of {kind} is {ours:.3f}, more than 0.5 % above llama.cpp's {theirs:.3f}"
-            )
-    return f"perplexity of {', '.join(shown)}", problems
-
-
-def _greedy(asking: _Asking, reference: LlamaCpp) -> tuple[str, list[str]]:
-    """Compare greedy answers, each token behind the same ones."""
-    same, problems, largest = 0, [], 0.0
-    for prompt in PROMPTS:
-        before = asking.tokens(prompt)
-        answer = asking.complete(
-            prompt=before, max_tokens=24, ignore_eos=True, logprobs=0, return_tokens_as_token_ids=True
+def _templates(asking: _Asking, model: Model, file: Path) -> Iterator[str]:
+    """Compare prompts of conversations with those that transformers renders by the template of the file."""
+    metadata = read_metadata(file, lambda key: key.startswith("tokenizer."))
+    tokenizer = read_tokenizer(file)
+    template = metadata["tokenizer.chat_template"]
+    named = {"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""}
+    cases = [(dialog, None) for dialog in _DIALOGS]
+    cases += [(dialog, [TOOL]) for dialog in _WITH_TOOLS if model.calls]
+    for dialog, tools in cases:
+        (wanted,), _ = render_jinja_template(
+            [dialog], tools=tools, chat_template=template, add_generation_prompt=True, **named
         )
-        ids = [int(text.removeprefix("token_id:")) for text in answer["logprobs"]["tokens"]]
-        logits = reference([*before, *ids])[len(before) - 1 : -1]
-        gaps = logits.max(axis=-1) - np.take_along_axis(logits, np.array(ids)[:, None], axis=-1)[:, 0]
-        first = next((float(gap) for gap in gaps if gap > 0), 0.0)
-        same += first == 0.0
-        largest = max(largest, first)
-        if first >= _MOST_GAP:
-            problems.append(f"the answer to {prompt!r} differs where llama.cpp's gap is {first:.2f}")
-    return f"{same} of {len(PROMPTS)} greedy answers are llama.cpp's, gap {largest:.2f} at most", problems
+        fields = {"messages": _as_sent(dialog)} | ({"tools": tools} if tools else {})
+        if asking.tokenize(**fields) != tokenizer.encode_rendered(wanted):
+            yield f"the prompt of {dialog!r:.80} is not the one that transformers renders"
+
+
+def _as_sent(dialog: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as clients send them, with arguments as JSON texts."""
+    found: list[dict[str, Any]] = json.loads(json.dumps(dialog))
+    for message in found:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return found
+
+
+def _ends(asking: _Asking, file: Path) -> Iterator[str]:
+    """Try that each end that the file names ends an answer, and is no part of its text, unless it is ignored."""
+    for end in sorted(file_ends(read_metadata(file, lambda key: key.startswith("tokenizer.")))):
+        forced = {"prompt": "Hello", "max_tokens": 4, "logit_bias": {str(end): 100}}
+        answer = asking.complete(**forced)
+        if (answer["finish_reason"], answer["text"]) != ("stop", ""):
+            yield f"the end {end} gives {answer['text']!r:.40}, {answer['finish_reason']}"
+        if asking.complete(**forced, ignore_eos=True)["finish_reason"] != "length":
+            yield f"the end {end} ends an answer that ignores it"
+
+
+def _crowd(asking: _Asking) -> Iterator[str]:
+    """Try that a seed gives the same tokens alone and beside requests with others."""
+    fields = {"prompt": PROMPTS[0], "max_tokens": 32, "temperature": 1.0, "ignore_eos": True}
+    alone = asking.drawn(**fields, seed=7)
+    with ThreadPoolExecutor(_CROWD + 1) as threads:
+        crowd = [
+            threads.submit(asking.drawn, **fields | {"prompt": PROMPTS[1 + each]}, seed=each)
+            for each in range(_CROWD)
+        ]
+        amid = threads.submit(asking.drawn, **fields, seed=7).result()
+        for each in crowd:
+            each.result()
+    if amid != alone:
+        yield f"seed 7 gives {alone} alone and {amid} beside {_CROWD} requests"
 
 
 def _needle(asking: _Asking, context: int) -> Iterator[str]:
@@ -196,7 +211,7 @@ def _schema(asking: _Asking) -> Iterator[str]:
 
 def _tool(asking: _Asking) -> Iterator[str]:
     """Make one round with a tool."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    messages: list[dict[str, Any]] = [_QUESTION]
     first = asking.chat(messages, tools=[TOOL], tool_choice="required", max_tokens=200)
     calls = first["message"].get("tool_calls") or []
     if first["finish_reason"] != "tool_calls" or not calls:

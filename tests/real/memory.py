@@ -44,9 +44,8 @@ def start_and_memory(file: Path) -> Verdict:
                 return Verdict("no plan", [f"no plan of memory was printed: {printed()!r:.300}"])
             now, most = (float(plan[i]) * _UNITS[plan[i + 1]] for i in (1, 3))
             rest = sum(_status(process, "VmRSS") for process in processes())
-            for process in processes():  # The highest from now on.
-                Path(f"/proc/{process}/clear_refs").write_text("5")
             _fill(base)
+            # With what they had while the weights were read.
             peak = sum(_status(process, "VmHWM") for process in processes())
     problems = [
         f"{name}: {size / 2**20:,.0f} MiB instead of the {planned / 2**20:,.0f} that were announced"
@@ -58,7 +57,12 @@ def start_and_memory(file: Path) -> Verdict:
         f"{rest / 2**20:,.0f} MiB of {now / 2**20:,.0f}, with a full cache of {_CACHE // 2**20} MiB and "
         f"{_SEQUENCES} sequences {peak / 2**20:,.0f} of {most / 2**20:,.0f}"
     )
-    return Verdict(line, problems)
+    row = {
+        "CPU to ready, s": f"{cpu[1]:.1f}",
+        "at rest, MiB (announced)": f"{rest / 2**20:,.0f} ({now / 2**20:,.0f})",
+        "at the peak, MiB (announced)": f"{peak / 2**20:,.0f} ({most / 2**20:,.0f})",
+    }
+    return Verdict(line, problems, row=row)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Encode texts without our tokenizer: by llama.cpp where llama-cpp-python is installed, and by the definition."""
+"""Encode texts and compute logits without our code: by llama.cpp where llama-cpp-python is installed, and exactly."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from typing import Any
 
 import numpy as np
 import regex
+import torch
 from numpy.typing import NDArray
+from support.weights.adapters import merge, write_adapter
 from support.weights.gguf_vocabularies import encode_byte_level, encode_sentencepiece
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plumbline.answer.text.gguf.splitting import SPLITS
 
-__all__ = ["LlamaCpp", "by_definition", "by_llama_cpp", "logits_by_llama_cpp"]
+__all__ = ["Logits", "by_definition", "by_llama_cpp", "logits_by_llama_cpp", "logits_in_fp32"]
 
 Encode = Callable[[str], list[int]]
-LlamaCpp = Callable[[list[int]], NDArray[np.float32]]
+Logits = Callable[[list[int]], NDArray[np.float32]]
+_ADAPTER = 0.1
+"""The size of what an adapter adds: more than the rounding of activations changes, and less than the weights."""
 _ALPHABET = bytes_to_unicode()
 
 
@@ -70,7 +74,7 @@ def by_llama_cpp(file: Path) -> Iterator[Encode | None]:
 
 
 @contextmanager
-def logits_by_llama_cpp(file: Path) -> Iterator[LlamaCpp | None]:
+def logits_by_llama_cpp(file: Path) -> Iterator[Logits | None]:
     """Yield a function that returns llama.cpp's logits of each token of a text of up to 1,024; None without it."""
     with _loaded(file, vocab_only=False) as found:
         if found is None:
@@ -100,6 +104,38 @@ def logits_by_llama_cpp(file: Path) -> Iterator[LlamaCpp | None]:
 
         yield logits
         lib.llama_free(context)
+
+
+@contextmanager
+def logits_in_fp32(file: Path, adapter: Path | None = None) -> Iterator[Logits]:
+    """Yield a function that returns the logits of each token of a text by transformers, with dequantised weights.
+
+    Args:
+        file: the model.
+        adapter: a folder to write a random adapter into, which is merged into the weights.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    # By hand, because `from_pretrained` needs accelerate for files.
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    weights = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model)["tensors"]
+    missing = model.load_state_dict(weights, strict=False, assign=True)
+    model.tie_weights()
+    left = [*missing.unexpected_keys, *(name for name in missing.missing_keys if name != "lm_head.weight")]
+    assert not left, left
+
+    if adapter is not None:
+        targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+        merge(model, write_adapter(adapter, model, targets, rank=8, alpha=16, size=_ADAPTER))
+
+    @torch.inference_mode()
+    def logits(ids: list[int]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
+        return found
+
+    yield logits
 
 
 @contextmanager

@@ -1,11 +1,52 @@
-"""Draw texts in several scripts, with numbers, white space, code and marks."""
+"""Draw texts in several scripts, with numbers, white space, code and marks; name texts and prompts to compare by."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["drawn"]
+__all__ = ["PROMPTS", "TEXTS", "drawn"]
+
+_ROOT = Path(__file__).parents[2]
+TEXTS = {
+    "English": _ROOT / "docs" / "guides" / "sampling.md",
+    "code": _ROOT / "src" / "plumbline" / "engines" / "native" / "core.py",
+    "Chinese": Path(__file__).with_name("chinese.txt"),
+}
+"""Texts of this repository, by kind."""
+PROMPTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Water boils at",
+    "1, 2, 3, 4,",
+    "import json\n\nwith open(",
+    "The three primary colours are",
+    "In 1969, the first",
+    '{"name": "Ada", "age":',
+    "A haiku about the sea:\n",
+    "SELECT name FROM users WHERE",
+    "The opposite of hot is",
+    "class Stack:\n    def __init__(self):",
+    "Die Hauptstadt von Deutschland ist",
+    "Once upon a time",
+    "The chemical formula of water is",
+    "for i in range(10):\n",
+    "Q: What is 7 times 8?\nA:",
+    "To make bread you need",
+    "The planets of the solar system are",
+    "git commit -m",
+    "Roses are red,",
+    "#include <stdio.h>\n\nint main(",
+    "The largest ocean is",
+    "Monday, Tuesday,",
+    "Dear Sir or Madam,\n",
+    "try:\n    value = int(text)\nexcept",
+    "The speed of light is",
+    "Step 1: open the",
+    "Shakespeare wrote",
+    "<html>\n<head>\n",
+)
 
 _ALPHABETS = (
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ class Verdict(NamedTuple):
     line: str
     problems: list[str]
     refused: bool = False
+    row: Mapping[str, str] = {}
+    """Cells of the table at the end, by their columns."""
 
 
 def judge(file: Path) -> Verdict:
