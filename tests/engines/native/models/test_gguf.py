@@ -148,10 +148,15 @@ def test_types_that_fit_the_kernels_keep_their_levels(
     pack: Callable[..., PackedWeight] = Library.pack
 
     def keep(
-        self: Library, weight: torch.Tensor, bits: int = 0, scales: Any = None, shifts: Any = None
+        self: Library,
+        weight: torch.Tensor,
+        bits: int = 0,
+        scales: Any = None,
+        shifts: Any = None,
+        **rounding: Any,
     ) -> PackedWeight:
         packed.append((weight, bits, scales, shifts))
-        return pack(self, weight, bits, scales, shifts)
+        return pack(self, weight, bits, scales, shifts, **rounding)
 
     monkeypatch.setattr(Library, "pack", keep)
     # Tokens take all experts: with rounded inputs, near logits of a router would choose others.
