@@ -180,9 +180,11 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 """By a label: a case, changes of its config, and options of `real.convert`."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "nemotron_h": {"as_written": True},
-    "phimoe": {"architecture": "PhiMoEForCausalLM"},  # As releases name it.
+    # As releases name it.
+    "phimoe": {"architecture": "PhiMoEForCausalLM"},
+    "phimoe-long": {"architecture": "PhiMoEForCausalLM"},
 }
-"""Options of `real.convert` by family."""
+"""Options of `real.convert`."""
 _OF_RELEASES = {
     "granitemoehybrid": ("layer_types", {"full_attention": "attention", "linear_attention": "mamba"}),
     "nemotron_h": (
@@ -200,7 +202,7 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
         converter: a folder with llama.cpp's packages `conversion` and `gguf`.
     """
     cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
-    tried_as = {name: (name, {}, _OPTIONS.get(cases[name].family, {})) for name in NAMED}
+    tried_as = {name: (name, {}, _OPTIONS.get(name, {})) for name in NAMED}
     tried_as |= {f"{name}, older": (name, {}, {"older": True}) for name in _OLDER}
     tried_as |= {f"text of {name}": (text, {}, {"architecture": name}) for name, text in _OF_IMAGES.items()}
     for name in _MERGED:

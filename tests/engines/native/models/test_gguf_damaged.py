@@ -55,6 +55,7 @@ FITTING: dict[str, Any] = {
     "ssm.time_step_rank": 4,
 }
 OTHERS: dict[str, dict[str, Any]] = {
+    "apertus": {f"xielu.{name}": [0.8] * LAYERS for name in ("alpha_p", "alpha_n", "beta", "eps")},
     "deepseek2": {"attention.key_length": 48, "attention.value_length": 32},
     "gemma4": {
         "attention.head_count_kv": [2] * LAYERS,
@@ -62,6 +63,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "hunyuan-dense": {"expert_count": 1},
     "hunyuan-moe": {"expert_feed_forward_length": 96, "expert_shared_feed_forward_length": 96},
+    "jamba": {"attention.head_count_kv": [0, 2, 0, 2]},
+    "minicpm3": {"attention.q_lora_rank": 32, "attention.key_length": 24, "rope.dimension_count": 8},
     "llama4": {"interleave_moe_layer_step": 1},
     "starcoder": {"attention.head_count_kv": 1},
 }
@@ -85,7 +88,7 @@ def write(path: Path, architecture: str, values: dict[str, Any]) -> None:
     """Write a file without tensors."""
     out = gguf.GGUFWriter(path, architecture)
     for key, value in values.items():
-        name = f"{architecture}.{key}"
+        name = key if key.startswith("xielu.") else f"{architecture}.{key}"
         if isinstance(value, list):
             out.add_array(name, value)
         elif isinstance(value, bool | str | float):
