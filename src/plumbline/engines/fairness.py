@@ -58,7 +58,8 @@ def surplus(running: Sequence[RequestState], candidate: RequestState, now: float
 
     It is the last request of the client with the most, if that client has at least two more than the waiting one's, so
     that the two are not preempted in turns. Otherwise a client without a slot gets the one that was held longest, if
-    that was long enough. Requests of an earlier priority keep their slots.
+    that was long enough. Requests of an earlier priority keep their slots, so clients that have no others are left
+    out: they would shield the rest.
 
     Args:
         running: the requests that have slots, in order of (priority, arrival).
@@ -67,10 +68,10 @@ def surplus(running: Sequence[RequestState], candidate: RequestState, now: float
     """
     counts = _counts(running)
     own = counts[candidate.request.client]
-    most = max(counts.values(), default=0)
     able = [state for state in running if state.request.priority >= candidate.request.priority]
+    most = max((counts[state.request.client] for state in able), default=0)
     if most >= own + 2:
-        return next((state for state in reversed(able) if counts[state.request.client] == most), None)
+        return next(state for state in reversed(able) if counts[state.request.client] == most)
     if own:
         return None
     oldest = min(able, key=lambda state: state.began, default=None)

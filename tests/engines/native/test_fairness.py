@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.laws import EXPLORED
 
-from plumbline.engines.fairness import QUANTUM, last_of_most
+from plumbline.engines.fairness import QUANTUM, last_of_most, surplus
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
 from plumbline.engines.request import RequestState
@@ -242,6 +242,27 @@ def test_of_several_clients_at_one_place_each_has_its_part() -> None:
             finish_step(scheduler, plan)
             now[0] += STEP
     assert max(drawn.values()) - min(drawn.values()) <= 2 * QUANTUM / STEP
+
+
+@given(
+    st.lists(st.tuples(clients, st.integers(0, 2)), min_size=1, max_size=8), st.integers(0, 2), st.booleans()
+)
+@example([("a", 0), ("a", 0), ("b", 1)], 1, True)
+def test_a_client_without_a_place_gets_one_of_its_priority(
+    workload: list[tuple[str, int]], priority: int, is_over: bool
+) -> None:
+    """Whoever holds places of an earlier priority, however many."""
+    running = [request(number, client, 4, 8, each) for number, (client, each) in enumerate(workload)]
+    running.sort(key=lambda state: state.key)
+    for state in running:
+        state.began, state.drew = 1.0, 1.1
+    now = 1.0 + QUANTUM * (2 if is_over else 0.5)
+    left = surplus(running, request(len(running), "next", 4, 8, priority), now)
+    counts = Counter(state.request.client for state in running)
+    able = [state for state in running if state.request.priority >= priority]
+    has_several = any(counts[state.request.client] > 1 for state in able)
+    assert (left is not None) == bool(able and (is_over or has_several))
+    assert left is None or left in able
 
 
 @given(st.lists(st.tuples(clients, st.integers(0, 1)), min_size=1, max_size=8), st.data())
