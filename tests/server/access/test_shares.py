@@ -174,6 +174,21 @@ async def test_a_body_of_a_third_client_is_read_beside_two_that_hold_all_they_ca
         await head.wait(largest - 1)
 
 
+async def test_a_client_at_its_share_of_bytes_holds_up_nobody() -> None:
+    """Law 1: what waits for bytes of its own client does not keep free bytes from others, however little it has."""
+    budget = ByteBudget(100)
+    for client, size in [("a", 45), ("b", 30), ("c", 1)]:
+        Reservation(budget, client).change(size)
+    own = asyncio.ensure_future(Reservation(budget, "c").wait(20))
+    await asyncio.sleep(0)
+    head = Reservation(budget, "next")
+    head.set(2)
+    async with asyncio.timeout(5):
+        await head.wait(10)
+    assert not own.done()
+    own.cancel()
+
+
 async def test_slow_calls_of_two_clients_leave_a_worker_to_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
     """Law 3. Each slow call takes four seconds of a CPU, and before the law it took them of a worker for all."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "workers"))

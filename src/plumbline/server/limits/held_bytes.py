@@ -86,7 +86,7 @@ class ByteBudget:
         """Give room to the waiting client that has the least, and none past it: a large wish must not starve."""
         while self._waiting:
             within = [
-                each for each in self._waiting if self.of(each[0].client) + each[1] <= self.share
+                each for each in self._waiting if self.fits(*each[:2]) or not self.is_own_fault(*each[:2])
             ]  # A client beyond its share waits for itself, and holds up nobody.
             if not within:
                 return
