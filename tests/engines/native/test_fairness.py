@@ -23,7 +23,7 @@ from support.laws import EXPLORED
 from plumbline.engines.fairness import QUANTUM, last_of_most, surplus
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
-from plumbline.engines.request import RequestState
+from plumbline.engines.request import LateMask, RequestState
 from plumbline.engines.threaded import request_queues
 from plumbline.port.engine import GenerateRequest, SamplingParams
 
@@ -263,6 +263,26 @@ def test_a_client_without_a_place_gets_one_of_its_priority(
     has_several = any(counts[state.request.client] > 1 for state in able)
     assert (left is not None) == bool(able and (is_over or has_several))
     assert left is None or left in able
+
+
+def test_a_request_without_its_mask_keeps_no_place_from_others() -> None:
+    """It was preempted while its next mask was computed, and can take no place before it is known."""
+    config = EngineConfig(max_model_len=MAX_LEN, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=64)
+    scheduler, now = Scheduler(config), [1.0]
+    with clock(now):
+        late, first, second = (request(number, "abc"[number], 4, 50) for number in range(3))
+        late.late_mask = LateMask()
+        scheduler.add(late)
+        scheduler.add(first)
+        finish_step(scheduler, scheduler.plan())
+        assert scheduler.running == [first]
+        now[0] += 2 * QUANTUM
+        finish_step(scheduler, scheduler.plan())
+        assert scheduler.running == [first]
+        scheduler.add(second)
+        for _ in range(2):
+            finish_step(scheduler, scheduler.plan())
+        assert scheduler.running == [second]
 
 
 @given(st.lists(st.tuples(clients, st.integers(0, 1)), min_size=1, max_size=8), st.data())

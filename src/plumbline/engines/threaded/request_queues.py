@@ -45,13 +45,21 @@ class RequestQueues:
         insort(self.waiting, state, key=_key)
 
     def fairest(self, among: Sequence[RequestState] | None = None) -> RequestState:
-        """Return the waiting request to run next, of all or of some in their order."""
+        """Return the waiting request to run next, of all or of some in their order.
+
+        One that was preempted without its next mask is late; it is the next only if all are.
+        """
         among = self.waiting if among is None else among
-        return among[fairest(among, self.running, self._left)]
+        state = among[fairest(among, self.running, self._left)]
+        if state.is_late and (ready := [each for each in among if not each.is_late]):
+            return ready[fairest(ready, self.running, self._left)]
+        return state
 
     def surplus(self) -> RequestState | None:
         """Return the running request that should leave its place to the next waiting one; None if none should."""
-        return surplus(self.running, self.fairest(), time.perf_counter()) if self.waiting else None
+        if not self.waiting or (state := self.fairest()).is_late:
+            return None
+        return surplus(self.running, state, time.perf_counter())
 
     def last_of_most(self, start: int = 0) -> RequestState:
         """Return the running request that should leave its memory to those before it; see `fairness`.
