@@ -265,6 +265,25 @@ def test_a_client_without_a_place_gets_one_of_its_priority(
     assert left is None or left in able
 
 
+def test_no_place_goes_to_and_fro_while_long_prompts_wait_for_each_other() -> None:
+    """Short prompts of a flood overtake a long one that waits for another long one; none leaves for it before."""
+    config = EngineConfig(max_model_len=4_096, num_blocks=2_000, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler, now = Scheduler(config), [1.0]
+    with clock(now):
+        computed, waits = (request(number, "cb"[number], 2_000, 10, max_len=4_096) for number in range(2))
+        scheduler.add(computed)
+        for number in range(2, 30):
+            scheduler.add(request(number, "flood", 20, 100, max_len=4_096))
+        finish_step(scheduler, scheduler.plan())
+        scheduler.add(waits)
+        while not computed.num_output_tokens:
+            finish_step(scheduler, scheduler.plan())
+        assert scheduler.num_preemptions == 0
+        for _ in range(3):
+            finish_step(scheduler, scheduler.plan())
+        assert waits in scheduler.running
+
+
 def test_a_request_without_its_mask_keeps_no_place_from_others() -> None:
     """It was preempted while its next mask was computed, and can take no place before it is known."""
     config = EngineConfig(max_model_len=MAX_LEN, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=64)

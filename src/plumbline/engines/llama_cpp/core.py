@@ -203,7 +203,10 @@ class LlamaCppCore(RequestCore):
         budget = _Budget(self._cache.max_batch)
         running, waiting = self.queues.running, self.queues.waiting
         if admits and (self._lacked_cells or len(running) >= self._cache.max_running):
-            self._make_way()
+            self._lacked_cells = (
+                False  # Until the next one has been looked at, or each step takes another place.
+            )
+            self._make_way(self._cache.max_batch // 2)
         prompts = [state for state in running if _missing(state) > 1 and not state.is_late]
         for state in running:
             if _missing(state) == 1 and not state.is_late:

@@ -11,6 +11,7 @@ A core adds the memory that a running request holds, and the step.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -223,9 +224,13 @@ class RequestCore(ABC):
         self._release([state])
         state.num_computed_tokens = 0
 
-    def _make_way(self) -> None:
-        """Let the request wait again that should leave its place to the next waiting one, if there is one."""
-        if (state := self.queues.surplus()) is not None:
+    def _make_way(self, long: float = math.inf) -> None:
+        """Let the request wait again that should leave its place to the next waiting one, if there is one.
+
+        Args:
+            long: see `RequestQueues.surplus`.
+        """
+        if (state := self.queues.surplus(long)) is not None:
             self._preempt(state)
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
@@ -55,9 +56,16 @@ class RequestQueues:
             return ready[fairest(ready, self.running, self._left)]
         return state
 
-    def surplus(self) -> RequestState | None:
-        """Return the running request that should leave its place to the next waiting one; None if none should."""
+    def surplus(self, long: float = math.inf) -> RequestState | None:
+        """Return the running request that should leave its place to the next waiting one; None if none should.
+
+        Args:
+            long: a prompt of more tokens waits for another such one that is being computed, and short prompts overtake
+                it. If one of them was preempted for it, it would take its place again at once, and so on.
+        """
         if not self.waiting or (state := self.fairest()).is_late:
+            return None
+        if _missing(state) > long and any(_missing(each) > long for each in self.running):
             return None
         return surplus(self.running, state, time.perf_counter())
 
@@ -140,6 +148,10 @@ class RequestQueues:
             if state in queue:
                 queue.remove(state)
                 return
+
+
+def _missing(state: RequestState) -> int:
+    return state.num_tokens - state.num_computed_tokens
 
 
 def _key(state: RequestState) -> tuple[int, int]:

@@ -95,6 +95,7 @@ class TransformersCore(RequestCore):
         while len(running) > 1 and not self._fits(running):
             self._preempt(self.queues.last_of_most(1))
         if self._lacked_room or len(running) >= self._max_num_running:
+            self._lacked_room = False  # The next one may be another one, or none.
             self._make_way()
 
     def _release(self, states: Collection[RequestState]) -> None:
