@@ -147,7 +147,7 @@ class Scheduler(RequestQueues):
 
     def _would_move(self) -> bool:
         """Return whether a plan might admit a waiting request now, or preempt another one for it."""
-        if self._surplus() is not None:
+        if self.surplus(max(self._prompts.half, 1)) is not None:
             return True
         return len(self.running) < self.config.max_num_seqs and self._fits(self._candidate())
 
@@ -200,13 +200,10 @@ class Scheduler(RequestQueues):
         """Preempt the request that should leave its place to one that waits for a place or blocks; see `fairness`."""
         if not self.waiting or not (self._lacked_blocks or len(self.running) >= self.config.max_num_seqs):
             return
-        victim = self._surplus()
+        victim = self.surplus(max(self._prompts.half, 1))
         if victim is not None:
             self._lacked_blocks = False
             self._preempt(victim, preempted)
-
-    def _surplus(self) -> RequestState | None:
-        return self.surplus(max(self._prompts.half, 1))
 
     def _plan_decodes(
         self,
