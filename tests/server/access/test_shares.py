@@ -2,7 +2,8 @@
 
 1. However many clients take all that they can get, in whatever order, the next client finds room.
 2. Beside others a client has at most twice what it leaves free; alone it has what its own limit allows.
-3. Two clients with slow calls, however many, leave quick calls of a third one a worker.
+3. Two clients with slow calls, however many, leave quick calls of a third one a worker; a client alone begins no call
+   twice.
 4. Files are fetched, and exchanges judged, by client in turn.
 """
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from plumbline.answer.turn import MediaReference
 from plumbline.base.shares import within_share
-from plumbline.base.workers.pool import QUICK_SECONDS, Bounds, WorkerPool
+from plumbline.base.workers.pool import QUICK_SECONDS, Bounds, WorkerError, WorkerPool
 from plumbline.base.workers.turns import PlacesFullError, Turns
 from plumbline.contract.wire.errors import ApiError
 from plumbline.engines.admission import Admission
@@ -195,7 +196,9 @@ async def test_slow_calls_of_two_clients_leave_a_worker_to_a_third(monkeypatch: 
     bounds = Bounds(cpu_seconds=4.0, seconds=60.0, memory=256 * 1024**2, result=1024)
     pool = WorkerPool("handlers:make", b"d:", bounds=bounds, processes=2)
     await pool.start()
-    floods = [asyncio.create_task(pool.call(b"spin", client)) for client in "ab" * 4]
+    async with pool.worker("b"):  # So that the first call of the other one does not begin alone.
+        floods = [asyncio.create_task(pool.call(b"spin", client)) for client in "ab" * 4]
+        await asyncio.sleep(0)
     try:
         while (
             pool.slow.num_inside < 2
@@ -210,6 +213,20 @@ async def test_slow_calls_of_two_clients_leave_a_worker_to_a_third(monkeypatch: 
         for task in floods:
             task.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
+        await pool.close()
+
+
+async def test_a_slow_call_of_a_client_alone_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 3: nobody waits for its worker."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "workers"))
+    bounds = Bounds(cpu_seconds=2 * QUICK_SECONDS, seconds=60.0, memory=256 * 1024**2, result=1024)
+    pool = WorkerPool("handlers:make", b"d:", bounds=bounds, processes=2)
+    try:
+        with pytest.raises(WorkerError, match=f"more than {2 * QUICK_SECONDS:g} s of CPU"):
+            await pool.call(b"spin", "a")
+        assert pool._template is not None
+        assert pool._template._count == 1
+    finally:
         await pool.close()
 
 

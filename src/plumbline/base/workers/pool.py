@@ -30,7 +30,8 @@ class WorkerPool:
     >>> async with pool.worker("client 1") as worker:  # doctest: +SKIP
     ...     text = await worker.call(payload)
 
-    Quick and slow calls have places of their own. A call may begin twice, so it must have no effect.
+    Quick and slow calls have places of their own, unless a client is alone, which leaves a place to the next one. A call
+    may begin twice, so it must have no effect.
 
     Args:
         factory: `module:function`; the function takes `data` and returns the handler, which takes and returns bytes.
@@ -53,12 +54,17 @@ class WorkerPool:
     ) -> None:
         self.bounds = bounds
         self._setup = Setup(factory=factory, data=data, bounds=bounds, niceness=niceness)
+        self._has_several = processes > 1
         self._new_turns = partial(Turns, processes, waiting)
         self.quick, self.slow = self._new_turns(), self._new_turns()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._template: TemplateProcess | None = None
         self._starting: asyncio.Task[TemplateProcess] | None = None
         self._idle: list[Worker] = []
+
+    def is_alone(self, client: str) -> bool:
+        """Return whether no other client has calls, and the next one finds a worker whatever this one does."""
+        return self._has_several and self.quick.clients | self.slow.clients == {client}
 
     @property
     def num_waiting(self) -> int:
@@ -203,7 +209,7 @@ class LentWorker:
             PlacesFullError: the call is slow, and too many slow ones wait; `WorkerPool.worker` makes it its own error.
         """
         seconds = self._pool.bounds.cpu_seconds if cpu_seconds is None else cpu_seconds
-        if not self._is_slow and seconds > QUICK_SECONDS:
+        if not self._is_slow and seconds > QUICK_SECONDS and not self._pool.is_alone(self._client):
             with contextlib.suppress(SlowCallError):
                 return await self._worker.call(payload, QUICK_SECONDS)
             await self._stack.aclose()

@@ -59,6 +59,11 @@ class Turns:
         """Callers that have a place."""
         return self._inside.total()
 
+    @property
+    def clients(self) -> set[str]:
+        """Clients that have a place or wait for one."""
+        return {*self._inside, *self._queues}
+
     @contextlib.asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for a place and keep it within the block.
