@@ -30,8 +30,8 @@ class WorkerPool:
     >>> async with pool.worker("client 1") as worker:  # doctest: +SKIP
     ...     text = await worker.call(payload)
 
-    Quick and slow calls have places of their own, unless a client is alone, which leaves a place to the next one. A call
-    may begin twice, so it must have no effect.
+    Quick and slow calls have places of their own, unless a client is alone, which leaves a place to the next one. A
+    call may begin twice, so it must have no effect.
 
     Args:
         factory: `module:function`; the function takes `data` and returns the handler, which takes and returns bytes.

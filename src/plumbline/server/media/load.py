@@ -41,8 +41,8 @@ _EXCEEDED = {
     "result": "is too large",
     "crash": "cannot be decoded: the decoder broke off",
 }
-_MAX_FETCHES = 8
-"""Files that are fetched at a time, all but one of a client; each has as many bytes reserved as the request may still
+_MAX_FETCHES = 9
+"""Files that are fetched at a time, of which one client has all but one at most; each has as many bytes reserved as the request may still
 have."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
     {
