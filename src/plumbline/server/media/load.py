@@ -42,8 +42,8 @@ _EXCEEDED = {
     "crash": "cannot be decoded: the decoder broke off",
 }
 _MAX_FETCHES = 9
-"""Files that are fetched at a time, of which one client has all but one at most; each has as many bytes reserved as the request may still
-have."""
+"""Files that are fetched at a time, of which one client has all but one at most; each has as many bytes reserved as the
+request may still have."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
     {
         "audio": ("soundfile", "plumbline[audio]"),
