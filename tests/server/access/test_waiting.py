@@ -217,3 +217,9 @@ def test_a_step_without_bytes_shows_none(
     assert "Loading libraries" in printed
     assert "bytes" not in printed
     assert "?" not in printed.replace("\x1b[?", "")
+
+
+@pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
+def test_the_start_says_what_four_bits_cost(quantization: str) -> None:
+    printed = summary(only(served(scripted())), Settings(quantization=quantization), None, 4711)
+    assert ("  rounding weights to 4 bits" in printed) == (quantization == "int4")
