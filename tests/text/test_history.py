@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +15,12 @@ from support.about import about
 from support.models import byte_level
 
 from plumbline.answer.dialects.streams.json_stream import readable_object
-from plumbline.answer.text.prompts.joined_messages import FORMS, with_few_instructions
+from plumbline.answer.text.prompts.joined_messages import (
+    FORMS,
+    by_turns,
+    one_call_each,
+    with_few_instructions,
+)
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
 from plumbline.answer.turn import ChatPrompt, Message, Role, Tool, ToolCall
@@ -237,6 +244,98 @@ def test_a_template_with_every_refusal_shows_every_conversation(kinds: list[str]
     text = Renderer(TOKENIZER, ChatTemplate(STRICT)).text(ChatPrompt(messages=tuple(messages), tools=tools))
     for word in words:
         assert text.count(word) == 1, (word, text)
+
+
+REFUSALS = {
+    "ids": "{%- if c.id | length != 9 -%}{{ raise_exception('ids') }}{%- endif -%}",
+    "arguments": "{%- for name in c.function.arguments.keys() -%}{{ name }}{%- endfor -%}",
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_only_what_a_template_refuses_is_changed(refusal: str) -> None:
+    """Templates of the first Mistral models show calls that were made at once together, and no text beside them."""
+    template = ChatTemplate(
+        "{%- for m in messages -%}[{{ m.role }}{% if m.tool_calls %} {{ m.tool_calls | length }} calls]"
+        "{%- for c in m.tool_calls -%}"
+        + REFUSALS[refusal]
+        + "{{ c.function.arguments | tojson }}{%- endfor -%}"
+        "{%- else -%}]{{ m.content }}{%- endif -%}{%- endfor -%}"
+    )
+    arguments = "[1]" if refusal == "arguments" else "{}"
+    calls = tuple(ToolCall(f"call_0123456789_{n}", "f", arguments) for n in range(2))
+    text = shown(
+        template,
+        [
+            HI,
+            Message(role="assistant", content="I look."),
+            Message(role="assistant", tool_calls=calls),
+            *(Message(role="tool", content="sunny", tool_call_id=call.id) for call in calls),
+        ],
+    )
+    read = {"ids": "{}{}", "arguments": 'arguments{"arguments": [1]}' * 2}[refusal]
+    assert text == f"[user]Hi[assistant]I look.[assistant 2 calls]{read}[tool]sunny[tool]sunny"
+
+
+def test_instructions_that_a_template_reads_stay_instructions() -> None:
+    """SmolLM3's template takes `/no_think` out of them, so they are not in the prompt as they are."""
+    template = ChatTemplate(
+        "{%- for m in messages -%}[{{ m.role }}]{{ m.content | replace('/no_think', '') if m.role == 'system' else m.content }}{%- endfor -%}"
+    )
+    messages = [
+        Message(role="system", content="Be kind. /no_think"),
+        Message(role="system", content="Two."),
+        HI,
+    ]
+    assert shown(template, messages) == "[system]Be kind. [system]Two.[user]Hi"
+
+
+def test_an_answer_to_go_on_with_stays_at_the_end() -> None:
+    template = ChatTemplate(
+        "{%- for m in messages if m.role != 'system' or loop.first -%}[{{ m.role }}]{{ m.content }}{%- endfor -%}"
+    )
+    messages = (HI, Message(role="system", content="Be kind."), Message(role="assistant", content="Sure, "))
+    prompt = ChatPrompt(messages=messages, add_generation_prompt=False, continue_final_message=True)
+    assert Renderer(TOKENIZER, template).text(prompt) == "[user]Hi\n\nBe kind.[assistant]Sure, "
+
+
+def test_what_a_request_has_besides_its_messages_does_not_hide_an_omission() -> None:
+    """What a template leaves out is found out once, for the requests of all clients."""
+    template = ChatTemplate(
+        "{{- hint or '' -}}{%- for t in tools or [] -%}{{ t.function.description }}{%- endfor -%}"
+        "{%- for m in messages -%}[{{ m.role }}]{{ m.content }}"
+        "{%- if m.tool_calls -%}{{ m.tool_calls[0].function.arguments | tojson }}{%- endif -%}{%- endfor -%}"
+    )
+    renderer = Renderer(TOKENIZER, template)
+    conversation = (HI, Message(role="assistant", tool_calls=(CALL, OTHER)), *RESULTS)
+    for hint, tool in (("osprey", msgspec.structs.replace(TOOL, description="An osprey.")), ("", TOOL)):
+        prompt = ChatPrompt(messages=conversation, tools=(tool,), template_kwargs={"hint": hint})
+        assert "Basel" in renderer.text(prompt)
+    conversation = (*conversation, Message(role="assistant", content="It is "))
+    for cut in (True, False):
+        assert "Basel" in Renderer(TOKENIZER, template).text(
+            ChatPrompt(messages=conversation, add_generation_prompt=not cut, continue_final_message=cut)
+        )
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Message(role="user", content="x" * 999)] * 20_000,
+        [Message(role="system", content="x" * 999)] * 20_000,
+        [Message(role="user", content="x" * 999, parts=("x" * 999,))] * 20_000,
+        [
+            Message(role="assistant", tool_calls=tuple(ToolCall(str(n), "f", "{}") for n in range(20_000))),
+            *(Message(role="tool", content="", tool_call_id=str(n)) for n in reversed(range(20_000))),
+        ],
+    ],
+    ids=["users", "instructions", "parts", "calls"],
+)
+def test_other_forms_take_a_time_linear_in_the_conversation(messages: list[Message]) -> None:
+    begun = time.process_time()
+    for form in (with_few_instructions, by_turns, one_call_each):
+        form(messages)
+    assert time.process_time() - begun < 3
 
 
 @given(

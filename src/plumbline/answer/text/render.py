@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
-from plumbline.answer.text.prompts.joined_messages import FORMS, instructions
+from plumbline.answer.text.prompts.joined_messages import FORMS, INSTRUCTED, instructions
 from plumbline.answer.text.prompts.omissions import Omissions
 from plumbline.answer.text.prompts.template_values import (
     guarded,
@@ -23,7 +23,7 @@ from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
 from plumbline.answer.text.templates.values import NoContent
 from plumbline.answer.text.templates.workers import Rendering, WorkerTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError
-from plumbline.answer.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
+from plumbline.answer.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 from plumbline.base.end_tokens import CONTROL_FORM
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
@@ -238,22 +238,32 @@ class Renderer:
 
         def attempt(sent: Sequence[Message]) -> str:
             found = [template_message(message, content_format) for message in sent]
-            conversation = [
-                guarded(message, assistant if message["role"] == "assistant" else client, client)
-                for message in found
-            ]
-            try:
-                return rendered(conversation)
-            except TemplateError:
-                # Some templates refuse null, although a message with tool calls has no other content.
-                if not any(isinstance(message["content"], NoContent) for message in conversation):
-                    raise
-            return rendered([without_null(message) for message in conversation])
+            return _with_or_without_null(
+                [
+                    guarded(message, assistant if message["role"] == "assistant" else client, client)
+                    for message in found
+                ],
+                rendered,
+            )
+
+        def trial(sent: Sequence[Message], tool: Tool) -> str:
+            """Render without anything of the request: what is found out holds for all of them."""
+            return _with_or_without_null(
+                [template_message(message, content_format) for message in sent],
+                lambda conversation: template.render(
+                    conversation,
+                    tools=[template_tool(tool)] if prompt.tools else [],
+                    add_generation_prompt=True,
+                    kwargs=self._variables,
+                    mark=guard.mark,
+                ),
+            )
 
         omissions = self._omissions if prompt.chat_template is None else Omissions()
+        whole = omissions.whole(prompt.messages, bool(tools), trial)
 
         def shown() -> str:
-            return _first_that_shows(omissions.whole(prompt.messages, bool(tools), attempt), attempt, client)
+            return _first_that_shows(whole, attempt, client)
 
         try:
             return shown(), guard
@@ -264,6 +274,18 @@ class Renderer:
                 raise
             tools[:] = described
         return shown(), guard
+
+
+def _with_or_without_null(
+    conversation: list[dict[str, Any]], rendered: Callable[[list[dict[str, Any]]], str]
+) -> str:
+    """Render a conversation. Some templates refuse null, although a message with calls has no other content."""
+    try:
+        return rendered(conversation)
+    except TemplateError:
+        if not any(isinstance(message["content"], NoContent) for message in conversation):
+            raise
+    return rendered([without_null(message) for message in conversation])
 
 
 def _first_that_shows(
@@ -290,7 +312,7 @@ def _first_that_shows(
             return first
     except TemplateError as error:
         refusal = error
-    for other in FORMS:
+    for other in FORMS if first is None else INSTRUCTED:
         changed = other(messages)
         if changed != messages:
             messages = changed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby, takewhile
 
 import msgspec
 
@@ -13,6 +14,7 @@ from plumbline.answer.turn import Message, Part, Role
 
 __all__ = [
     "FORMS",
+    "INSTRUCTED",
     "by_turns",
     "instructions",
     "joined",
@@ -38,38 +40,61 @@ def instructions(messages: Sequence[Message]) -> list[str]:
 def with_few_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Join the first system messages, and put later ones at the beginning of the user's message after them.
 
-    If no message of the user follows, they end the one before, or are one of their own.
+    If no message of the user follows, they end the one before, or are one of their own; an answer at the end stays
+    there, because the model may continue it.
     """
-    found: list[Message] = []
+    first = list(takewhile(lambda message: message.role in _INSTRUCTING, messages))
+    found = [joined(first, first[0].role)] if len(first) > 1 else first.copy()
     late: list[Message] = []
-    for message in messages:
-        if message.role not in _INSTRUCTING:
-            if late and message.role == "user":
-                message, late = joined([*late, message], "user"), []
-            found.append(message)
-        elif not found:
-            found.append(message)
-        elif len(found) == 1 and found[0].role in _INSTRUCTING:
-            found[0] = joined([found[0], message], found[0].role)
-        else:
+    for index, message in enumerate(messages[len(first) :], len(first) + 1):
+        if message.role in _INSTRUCTING:
             late.append(message)
+            continue
+        if late and message.role == "user":
+            message, late = joined([*late, message], "user"), []
+        elif message.role == "assistant" and index == len(messages):
+            late = _add_late(found, late)
+        found.append(message)
+    _add_late(found, late)
+    return tuple(found)
+
+
+def _add_late(found: list[Message], late: list[Message]) -> list[Message]:
+    """Add instructions as a user's message, or to the user's message before them; nothing is left of them."""
     if late and found and found[-1].role == "user":
         found[-1] = joined([found[-1], *late], "user")
     elif late:
         found.append(joined(late, "user"))
-    return tuple(found)
+    return []
 
 
 def by_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Join messages of users that follow each other, and texts of answers with what the model wrote after them."""
+    """Join messages of users that follow each other, and answers without calls."""
+    return _joined_runs(messages, lambda message: message.role == "user" or _is_text(message))
+
+
+def with_texts_beside_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Join texts of answers with the calls after them. Some templates show no text beside calls: this is a late try."""
+    runs = _joined_runs(messages, _is_text)
     found: list[Message] = []
-    for message in messages:
-        last = found[-1] if found else None
-        alike = last is not None and last.role == message.role and message.role in ("user", "assistant")
-        if last is not None and alike and not last.tool_calls:
-            found[-1] = joined([last, message], message.role)
+    for message in runs:
+        if found and message.role == "assistant" and _is_text(found[-1]):
+            found[-1] = joined([found[-1], message], "assistant")
         else:
             found.append(message)
+    return tuple(found)
+
+
+def _is_text(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def _joined_runs(messages: Sequence[Message], is_joined: Callable[[Message], bool]) -> tuple[Message, ...]:
+    """Join neighbours of one role, in a time linear in their length."""
+    found: list[Message] = []
+    for (role, may_join), group in groupby(messages, key=lambda one: (one.role, is_joined(one))):
+        run = list(group)
+        found += [joined(run, role)] if may_join and len(run) > 1 else run
     return tuple(found)
 
 
@@ -106,29 +131,24 @@ def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
     Llama's templates refuse several calls in a message, and that of gpt-oss shows the first one only.
     """
     found: list[Message] = []
-    waiting: list[Message] = []
+    turns: list[list[Message]] = []  # Each call with its results.
+    places: dict[str, deque[list[Message]]] = {}
     for message in messages:
-        if message.role == "tool" and any(
-            call.id == message.tool_call_id for m in waiting for call in m.tool_calls
-        ):
-            place = next(
-                i for i, m in enumerate(waiting) if any(c.id == message.tool_call_id for c in m.tool_calls)
-            )
-            while place + 1 < len(waiting) and waiting[place + 1].role == "tool":
-                place += 1
-            waiting.insert(place + 1, message)
+        if message.role == "tool" and (open_turns := places.get(message.tool_call_id or "")):
+            turn = open_turns.popleft() if len(open_turns) > 1 else open_turns[0]
+            turn.append(message)
             continue
-        found += waiting
-        waiting = []
-        if len(message.tool_calls) > 1:
-            first, *others = message.tool_calls
-            waiting = [
-                msgspec.structs.replace(message, tool_calls=(first,)),
-                *(Message(role="assistant", tool_calls=(call,)) for call in others),
-            ]
-        else:
+        found += chain.from_iterable(turns)
+        turns, places = [], {}
+        if len(message.tool_calls) < 2:
             found.append(message)
-    return (*found, *waiting)
+            continue
+        one = message
+        for call in message.tool_calls:
+            turns.append([msgspec.structs.replace(one, tool_calls=(call,))])
+            places.setdefault(call.id, deque()).append(turns[-1])
+            one = Message(role="assistant")
+    return (*found, *chain.from_iterable(turns))
 
 
 def with_thoughts_in_text(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -218,31 +238,46 @@ def _object(arguments: str) -> str:
 def joined(messages: Sequence[Message], role: Role) -> Message:
     """Return one message with the contents of several, an empty line between them; the rest is that of the last."""
     texts = [message.content or "" for message in messages]
-    parts: list[Part] = []
-    for message in messages:
-        own: tuple[Part, ...] = (message.content or "",) if message.parts is None else message.parts
-        if parts and isinstance(parts[-1], str) and own and isinstance(own[0], str):
-            parts[-1] = f"{parts[-1]}\n\n{own[0]}"
-            own = own[1:]
-        parts += own
     thoughts = [message.reasoning for message in messages if message.reasoning]
     return msgspec.structs.replace(
         messages[-1],
         role=role,
         content="\n\n".join(filter(None, texts)),
-        parts=tuple(parts) if any(message.parts is not None for message in messages) else None,
+        parts=_joined_parts(messages),
         reasoning="\n\n".join(thoughts) or None,
     )
 
 
+def _joined_parts(messages: Sequence[Message]) -> tuple[Part, ...] | None:
+    """Return the parts of all messages; texts of two messages that meet are one part. None if no message has parts."""
+    if all(message.parts is None for message in messages):
+        return None
+    found: list[Part] = []
+    texts: list[str] = []
+    for message in messages:
+        for index, part in enumerate((message.content or "",) if message.parts is None else message.parts):
+            if texts and (index or not isinstance(part, str)):
+                found.append("\n\n".join(texts))
+                texts = []
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                found.append(part)
+    return (*found, "\n\n".join(texts)) if texts else tuple(found)
+
+
+INSTRUCTED = (with_few_instructions, by_turns, with_turns)
+"""What to change, one after the other, until a template that takes the conversation shows its instructions."""
+
 FORMS = (
     with_few_instructions,
     by_turns,
-    with_turns,
-    one_call_each,
-    with_thoughts_in_text,
     as_objects,
     with_short_ids,
+    with_turns,
+    with_texts_beside_calls,
+    one_call_each,
+    with_thoughts_in_text,
     with_users_only,
 )
-"""What to change, in this order and one after the other, until a template takes the conversation."""
+"""What to change, one after the other, until a template takes the conversation; what changes little comes first."""

@@ -10,13 +10,18 @@ from collections.abc import Callable, Sequence
 
 from plumbline.answer.text.prompts.joined_messages import one_call_each, with_joined_parts
 from plumbline.answer.text.templates.template import TemplateError
-from plumbline.answer.turn import Message, Role, ToolCall
+from plumbline.answer.turn import Message, Role, Tool, ToolCall
 
 __all__ = ["Omissions"]
 
-Render = Callable[[Sequence[Message]], str]
+Render = Callable[[Sequence[Message], Tool], str]
 
 _FIRST, _SECOND = "kestrel", "osprey"
+_TOOL = Tool(
+    name="look",
+    description="Look.",
+    parameters={"type": "object", "properties": {"at": {"type": "string", "description": "Where."}}},
+)
 _USER = Message(role="user", content="Hi")
 _CALL = ToolCall("abcdefghi", "look", f'{{"at": "{_FIRST}"}}')
 _OTHER = ToolCall("abcdefghj", "look", f'{{"at": "{_SECOND}"}}')
@@ -41,7 +46,7 @@ class Omissions:
         Args:
             messages: the conversation.
             tools: whether there are tools, for which a model may have another template.
-            render: renders a conversation.
+            render: renders a conversation, with a tool if there are tools, and with nothing else of the request.
         """
         if any(len(message.tool_calls) > 1 for message in messages) and self._omits(
             "calls", tools, render, _CALLS
@@ -57,7 +62,7 @@ class Omissions:
         """Return whether the template shows the first word of a conversation and not the second."""
         if (what, tools) not in self._found:
             try:
-                text = render(messages)
+                text = render(messages, _TOOL)
             except TemplateError:
                 return False
             self._found[what, tools] = _FIRST in text and _SECOND not in text
