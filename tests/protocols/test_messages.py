@@ -173,13 +173,13 @@ def test_arguments_of_any_kind_are_read(text: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("joint", [None, "\n", "\r\n\r\n", " ", ""])
 @pytest.mark.parametrize("rest", ["", "so", "x\ny"])
-def test_the_billing_line_of_claude_code_is_not_shown_and_all_else_is(joined: bool, rest: str) -> None:
+def test_the_billing_line_of_claude_code_is_not_shown_and_all_else_is(joint: str | None, rest: str) -> None:
     """It differs between conversations, which would share no cached prefix. Gateways join it with what follows."""
-    line = "x-anthropic-billing-header: cc_version=1;"
+    line = "x-anthropic-billing-header: cc_version=1; cc_entrypoint=cli;"
     blocks = [{"type": "text", "text": text} for text in (line, rest) if text]
-    found = prompt(system=f"{line}\n\n{rest}" if joined else blocks).messages
+    found = prompt(system=blocks if joint is None else f"{line}{joint}{rest}").messages
     assert [message.content for message in found if message.role == "system"] == ([rest] if rest else [])
 
 

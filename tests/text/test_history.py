@@ -280,7 +280,8 @@ def test_only_what_a_template_refuses_is_changed(refusal: str) -> None:
 def test_instructions_that_a_template_reads_stay_instructions() -> None:
     """SmolLM3's template takes `/no_think` out of them, so they are not in the prompt as they are."""
     template = ChatTemplate(
-        "{%- for m in messages -%}[{{ m.role }}]{{ m.content | replace('/no_think', '') if m.role == 'system' else m.content }}{%- endfor -%}"
+        "{%- for m in messages -%}[{{ m.role }}]"
+        "{{ m.content | replace('/no_think', '') if m.role == 'system' else m.content }}{%- endfor -%}"
     )
     messages = [
         Message(role="system", content="Be kind. /no_think"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,7 +32,8 @@ __all__ = ["read_conversation"]
 
 _FAILED = "Error: "
 """What the model sees before the result of a call that failed: chat templates have no field for it."""
-_BILLING = "x-anthropic-billing-header:"
+_BILLING = re.compile(r"x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\s]*;?)*[ \t]*[\r\n]*")
+"""The line, such as `x-anthropic-billing-header: cc_version=2.1; cch=00000;`."""
 _Block = tuple[str, Any]
 """A block, and the field that has it. The content of a message that is a string is one block of text."""
 
@@ -87,10 +89,11 @@ def _without_billing(blocks: list[_Block]) -> list[_Block]:
     It stands before everything else and differs between conversations, so no two would share a cached prefix. It is a
     block of its own, but gateways join the blocks to one text.
     """
-    if not blocks[0][1].text.startswith(_BILLING):
-        return blocks
     where, block = blocks[0]
-    rest = block.text.partition("\n")[2].lstrip("\n")
+    found = _BILLING.match(block.text)
+    if found is None:
+        return blocks
+    rest = block.text[found.end() :]
     return [(where, TextBlockParam(text=rest)), *blocks[1:]] if rest else blocks[1:]
 
 
