@@ -118,6 +118,15 @@ def test_tags_of_deepseek_are_read_whatever_their_wrapper_and_bars(
         assert message.content.strip() == ("So:" if before.startswith("So") else "")
 
 
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("tool", ["deepseek_v32", "deepseek_v4", "deepseek_v41"])
+def test_plain_tags_with_nothing_in_them_are_text(tool: str, wrapper: str) -> None:
+    """An answer may have XML with elements of these names."""
+    for inside in ("", "\n", "[]"):
+        output = f"So:\n<{wrapper}>{inside}</{wrapper}>\nThat is it."
+        assert read(TOOL_DIALECTS[tool], output).content == output
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_minimax_m3_may_write_the_tags_of_m2(wrapped: bool) -> None:
     call = '<invoke name="get">\n<parameter name="city">Paris</parameter>\n</invoke>'

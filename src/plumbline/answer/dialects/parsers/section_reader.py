@@ -270,7 +270,12 @@ class SectionReader(CursorParser):
             prose.write(raw, start)
 
     def _closed_at_once(self, section: Section) -> Steps[bool]:
-        """Drop a section without any call, or with an empty list, which is noise. Returns whether it is one."""
+        """Drop a section without any call, or with an empty list, which is noise. Returns whether it is one.
+
+        Plain words in brackets with nothing in them may be markup of another kind, such as `<tool></tool>`.
+        """
+        if section.loose:
+            return False
         cursor, closers = self._cursor, self._markers.closers.get(id(section))
         size = (yield from empty_list(cursor, closers)) if (yield from cursor.peek()) == "[" else 0
         cursor.pos += size
