@@ -87,7 +87,8 @@ class Cors:
     def _preflight(self, origin: str, asked: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
         """Return the headers of a preflight answer; a browser stops if they do not name the origin.
 
-        A page from the web asks whether it may reach a server on loopback or in a private network.
+        A page from the web asks whether it may reach a server on loopback or in a private network. Where all origins
+        are allowed the browser's own protection stays: any page would reach the server through its visitors.
         """
         if not self._config.is_origin_allowed(origin):
             return [(b"vary", b"Origin")]
@@ -97,7 +98,8 @@ class Cors:
         found = [(name.lower().encode(), value.encode()) for name, value in config.items()]
         if wanted := asked.get(b"access-control-request-headers"):
             found.append((b"access-control-allow-headers", wanted))
-        if asked.get(b"access-control-request-private-network") == b"true":
+        is_asked = asked.get(b"access-control-request-private-network") == b"true"
+        if is_asked and not self._config.is_allow_all_origins:
             found.append((b"access-control-allow-private-network", b"true"))
         return found + self._allowed(origin)
 
