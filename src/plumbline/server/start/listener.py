@@ -138,6 +138,7 @@ class Listener(uvicorn.Server):
         if sockets is not None:
             make_reusable(sockets)
             sockets = [*sockets, *self._private]
+        await super().on_tick(0)  # Or answers before the first tick would have no date (RFC 9110, 6.6.1).
         try:
             await super().startup(sockets)
         except SystemExit:
