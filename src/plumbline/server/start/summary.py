@@ -19,7 +19,9 @@ __all__ = ["base_url", "summary"]
 
 _WIDTH = 9
 """Columns of the names of lines."""
-_INT4 = "weights to 4 bits: 1.03 times the perplexity with a model of 0.5 B, 1.24 with one of 0.27 B; int8 1.01"
+_INT4 = (
+    "weights to 4 bits: 1.03 times the perplexity with a model of 0.5 B, 1.24 with one of 0.27 B; int8 1.01"
+)
 """As measured (docs/reference/native-engine-cpu.md)."""
 _ENDS = 8
 """Tokens that are shown."""
