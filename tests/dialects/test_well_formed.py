@@ -18,7 +18,7 @@ from support.parsing.dialects import Dialect, cut, fold
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
-from plumbline.answer.dialects.streams import cursor
+from plumbline.answer.dialects.streams import marker_patterns
 from plumbline.answer.events import TextDelta
 
 TEXT = {"type": "string"}
@@ -166,6 +166,8 @@ def test_the_next_parser_builds_no_pattern(name: str, monkeypatch: pytest.Monkey
     """Law 4: patterns of 53 markers took 3 ms to build."""
     read(name, "Text.")
     built: list[object] = []
-    monkeypatch.setattr(cursor, "_whole_or_begun", lambda markers, size=0: built.append(markers) or "")
+    monkeypatch.setattr(
+        marker_patterns, "_whole_or_begun", lambda markers, size=0: built.append(markers) or ""
+    )
     read(name, "Text.")
     assert not built

@@ -11,7 +11,8 @@ from support.laws import EXAMPLES, EXPLORED
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.dialects.spec.markers import Markers
-from plumbline.answer.dialects.streams.cursor import Finder, PatternCache
+from plumbline.answer.dialects.streams.cursor import Finder
+from plumbline.answer.dialects.streams.marker_patterns import PatternCache
 
 DIALECTS = tuple(dict.fromkeys(TOOL_DIALECTS.values()))
 laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
