@@ -166,9 +166,9 @@ def differential(session: nox.Session) -> None:
     """Score other servers' parsers by the vectors, and try ours in vLLM; `-- --write` updates the pages in docs."""
     environment = Environment(session, SERVE)
     environment.run("python", "conformance/reference_parsers/score.py", "--install", *session.posargs)
-    script = ("conformance/reference_parsers/environment.py", "tests/differential/compare.py")
+    script = ("conformance/reference_parsers/environment.py", "tests/reference_parsers/compare.py")
     environment.run("python", *script, *session.posargs)
-    environment.run("python", script[0], "tests/differential/vllm_parsers.py")
+    environment.run("python", script[0], "tests/reference_parsers/vllm_parsers.py")
 
 
 @nox.session(venv_backend="none")
@@ -253,7 +253,7 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Type-check the packages with mypy, strictly."""
+    """Type-check the packages and the tests with mypy, strictly."""
     Environment(session, DEV).run("mypy", *session.posargs)
 
 
@@ -447,7 +447,7 @@ def docs(session: nox.Session) -> None:
     environment.run(
         "python", "-m", "generate.parameters", "docs/reference/parameters.md", PYTHONPATH="openapi"
     )
-    shutil.copyfile("tests/differential/differences.md", "docs/reference/dialect-differences.md")
+    shutil.copyfile("tests/reference_parsers/differences.md", "docs/reference/dialect-differences.md")
     environment.run("sphinx-build", "-q", "-E", "-W", "-n", "-b", "dirhtml", "docs", "docs/build/site")
 
 

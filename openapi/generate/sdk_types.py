@@ -115,7 +115,8 @@ class _Widening:
                 added.append(self._copied(theirs))
         every = [*branches, *added]
         if len(every) == 1:
-            return every[0]
+            alone: dict[str, Any] = every[0]
+            return alone
         return {"anyOf": every}
 
     def _alike(self, mine: Json, other: Json) -> bool:

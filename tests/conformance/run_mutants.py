@@ -50,8 +50,10 @@ def main(arguments: list[str]) -> int:
     wrong = _unbroken()
     for line in [*survivors, *wrong]:
         print(line)
-    dead = len(MUTANTS) - len(survivors)
-    print(f"{len(CHECKS)} checks; {dead} of {len(MUTANTS)} mutants killed: {100 * dead / len(MUTANTS):.1f} %")
+    count = len(MUTANTS) - len(survivors)
+    print(
+        f"{len(CHECKS)} checks; {count} of {len(MUTANTS)} mutants killed: {100 * count / len(MUTANTS):.1f} %"
+    )
     print(f"the unbroken reference: {len(wrong)} false accusations in {REPETITIONS} repetitions")
     alive = [] if "--zoo" in arguments else _derived()
     return 1 if survivors or wrong or alive else 0

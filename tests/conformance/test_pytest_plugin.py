@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_servers.good_server import KEY, MODEL, serving
@@ -104,7 +105,7 @@ def test_what_no_server_may_refuse_fails_where_it_is_refused(tmp_path: Path) -> 
 
 
 def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
-    busy = (502, {}, error("Later."))
+    busy: tuple[int, dict[str, str], Any] = (502, {}, error("Later."))
     with serving(answering(lambda path, _: busy if path == "/chat/completions" else None)) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
         status, out = pytest_run(

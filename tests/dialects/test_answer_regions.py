@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from support.parsing.dialects import cut
 
@@ -15,12 +17,14 @@ TOOLS = {"get": {"type": "object", "properties": {"city": {"type": "string"}}}}
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
-def stopped(pieces: list[str], stop: str) -> tuple[str, str | None]:
+def stopped(pieces: Iterable[str], stop: str) -> tuple[str, str | None]:
     dialect = build_dialect(DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]))
     parser = dialect.parser(
         TOOLS, AnswerFrame(thinking="before"), new_id=lambda name, number: f"{name}-{number}", logprobs=False
     )
-    checker = AnswerStopChecker((stop,), answer_regions(parser))
+    regions = answer_regions(parser)
+    assert regions is not None
+    checker = AnswerStopChecker((stop,), regions)
     text = ""
     for piece in pieces:
         text += checker.push(piece)

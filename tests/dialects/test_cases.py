@@ -63,7 +63,8 @@ def test_every_dialect_has_six_cases() -> None:
         for file in _FILES.values()
         if "tool" not in file
     }
-    for dialect in (*TOOL_DIALECTS.values(), *REASONING_DIALECTS.values()):
+    dialects: list[Any] = [*TOOL_DIALECTS.values(), *REASONING_DIALECTS.values()]
+    for dialect in dialects:
         # Harmony is one dialect for both.
         counts = tools if dialect in TOOL_DIALECTS.values() or dialect.messages else reasoning
         assert counts[dialect.name] >= 6, dialect.name

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.parsing.folding import fold
@@ -117,6 +119,11 @@ def test_tokens_count_only_where_the_template_is_silent() -> None:
 _HEADERS = ("", "<|assistant|>\n", "<think>\n\n</think>\n\n")
 
 
+def _shown(turn: str, call_id: str) -> str:
+    """Render a turn with a call."""
+    return turn + "<|end|>"
+
+
 @pytest.mark.parametrize("name", sorted({d.name for d in TOOL_DIALECTS.values() if d.detect}))
 def test_the_dialect_of_a_rendered_call_reads_it(name: str) -> None:
     """Where no pattern matches the template's source. Without a marker, a call counts only where the turn begins."""
@@ -126,7 +133,7 @@ def test_the_dialect_of_a_rendered_call_reads_it(name: str) -> None:
             continue
         written = render_calls([EXAMPLE], section)
         for header in _HEADERS if section.open or section.item_open else _HEADERS[:1]:
-            chosen = choose("", show_call=lambda call_id, turn=header + written: turn + "<|end|>")
+            chosen = choose("", show_call=partial(_shown, header + written))
             assert chosen.tool is not None, written
             events = build_dialect(chosen).parser({EXAMPLE.name: SCHEMA}, AnswerFrame())
             folded = fold([*events.push(TextDelta(written)), *events.finish("stop")])
@@ -177,7 +184,8 @@ def test_harmony_is_read_whole_or_not_at_all(template: str, tool: str, reasoning
     assert "its messages hold both" in chosen.describe()
     dialect = build_dialect(chosen)
     said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
-    for tools in ({}, {"f": {}}):
+    declared: tuple[dict[str, Any], ...] = ({}, {"f": {}})
+    for tools in declared:
         parser = dialect.parser(tools, AnswerFrame())
         events = [*parser.push(TextDelta(said)), *parser.finish("stop")]
         assert fold(events) == [("reasoning", "Hm."), ("text", "Yes.")]

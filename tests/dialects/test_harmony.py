@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-from tests.support.parsing.folding import Folded, cut, parse
+from support.parsing.folding import Folded, cut, parse
 
 from plumbline.answer.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
 from plumbline.answer.dialects.spec.call_format import WrittenCall

@@ -13,7 +13,7 @@ from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.events import TextDelta
 
 _DIALECT = Dialect(TOOL_DIALECTS["generic_json"], None)
-_TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('"\\{}\n é🎉'))
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\{}\n é🎉'))
 _OBJECTS = st.dictionaries(_TEXTS, st.integers() | _TEXTS | st.booleans() | st.none(), min_size=1)
 
 

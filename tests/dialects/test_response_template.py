@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
+from support.parsing.folding import Folded, cut, parse
 from support.parsing.response_templates import JSON_CALLS, TAGGED_CALLS
-from tests.support.parsing.folding import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
 from plumbline.answer.dialects.parsers.delimiters import Delimiters, Found

@@ -155,7 +155,7 @@ def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str)
         Dialect(dialect, None).write(Utterance((WrittenCall("get", '{"city": "a'),))).partition('"a')[0]
         + '"a'
     )
-    parser = Dialect(dialect, None).parser(tools=TOOLS)
+    parser: Any = Dialect(dialect, None).parser(tools=TOOLS)
     for piece in cut(begun + dialect.sections[0].close[0] * 100, [7]):
         parser.push(TextDelta(piece))
         assert len(parser._cursor.text) - parser._cursor.pos < 400, name
@@ -166,8 +166,11 @@ def test_the_next_parser_builds_no_pattern(name: str, monkeypatch: pytest.Monkey
     """Law 4: patterns of 53 markers took 3 ms to build."""
     read(name, "Text.")
     built: list[object] = []
-    monkeypatch.setattr(
-        marker_patterns, "_whole_or_begun", lambda markers, size=0: built.append(markers) or ""
-    )
+
+    def build(markers: object, size: int = 0) -> str:
+        built.append(markers)
+        return ""
+
+    monkeypatch.setattr(marker_patterns, "_whole_or_begun", build)
     read(name, "Text.")
     assert not built

@@ -91,7 +91,7 @@ def test_the_alerts_are_raised_by_what_they_are_about(tmp_path: Path) -> None:
             summary = summary.replace(f"{{{{ $labels.{label} }}}}", value)
         raised = [{"exp_labels": found, "exp_annotations": {"summary": summary}}]
         tests.append({"eval_time": "30s", "alertname": name, "exp_alerts": []})
-        tests.append({"eval_time": "5m", "alertname": name, "exp_alerts": raised})
+        tests.append({"eval_time": "5m", "alertname": name, "exp_alerts": raised})  # type: ignore[dict-item]
     expected = "\n".join(f"      - {json.dumps(test)}" for test in tests)
     path = tmp_path / "test.yml"
     path.write_text(RULES.format(alerts=DEPLOY / "alerts.yml", expected=expected))

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ NEEDS_NONE = frozenset({"jinja2", "transformers", "soundfile", "gguf"})
 
 def rows() -> dict[str, list[str]]:
     """The cells of each library's row."""
-    found = {}
+    found: dict[str, Any] = {}
     for line in PAGE.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and cells[0] != "library" and not cells[0].startswith("-"):

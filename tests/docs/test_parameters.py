@@ -24,7 +24,9 @@ from plumbline.server.protocols.common.unsupported import UNSUPPORTED
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 EFFECT = bundle.load(EFFECTS)
-ROOTS = {op.path: op.request for op in OPERATIONS if op.request in SCHEMAS and op.path in BODIES}
+ROOTS = {
+    op.path: op.request for op in OPERATIONS if op.request and op.request in SCHEMAS and op.path in BODIES
+}
 FIELDS = [
     (path, root, name, field)
     for path, root in ROOTS.items()

@@ -165,8 +165,9 @@ def build_engine(model: Transformer, recorder: LaunchRecorder | None = None, **c
         block_size=limits.block_size,
         device=torch.device("cpu"),
         num_states=limits.max_num_seqs + limits.num_snapshots,
-        capture=recorder
-        and Capture(recorder, limits.max_num_seqs, limits.blocks_per_sequence, limits.batch_invariant),
+        capture=None
+        if recorder is None
+        else Capture(recorder, limits.max_num_seqs, limits.blocks_per_sequence, limits.batch_invariant),
         exact=limits.batch_invariant,
     )
     # A clock that stands still bounds nothing by time, so the steps of a test are always the same.

@@ -86,7 +86,7 @@ def test_tokens_are_those_of_merged_weights_in_any_batch(engine: str, tmp_path: 
     assert len({str(found) for found in expected.values()}) == 4, "each adapter changes the answers"
     settings = Settings(
         served_model_names=("pocket",),
-        engine=engine,
+        engine=engine,  # type: ignore[arg-type]
         device="auto" if engine == "vllm" else "cpu",
         dtype="float32",
         max_model_len=1024,

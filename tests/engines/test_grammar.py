@@ -110,7 +110,9 @@ def test_equal_grammars_are_compiled_once_and_matchers_are_not_shared(
     compiled: list[str] = []
     inner = compiler._try_and_compile
     monkeypatch.setattr(
-        compiler, "_try_and_compile", lambda text, *more: (compiled.append(text), inner(text, *more))[1]
+        compiler,
+        "_try_and_compile",
+        lambda text, *more: (compiled.append(text), inner(text, *more))[1],  # type: ignore[func-returns-value]
     )
 
     async def scenario() -> None:
@@ -289,7 +291,7 @@ def test_a_bound_that_is_not_reached_changes_nothing_of_an_ignored_end(engine: C
         "temperature": 0.0,
     }
     driver = engine()
-    driver.add("free", [5], **wanted)
+    driver.add("free", [5], **wanted)  # type: ignore[arg-type]
     driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), thinking_budget=limit, **wanted)
     driver.run()
     assert driver.tokens["bound"] == driver.tokens["free"] == [*EOS] * 8
@@ -391,7 +393,7 @@ def test_an_answer_has_a_budget_of_work(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_slow_matcher_says_so_and_a_prepared_mask_is_the_same() -> None:
-    found = matcher(EXPENSIVE)
+    found: Any = matcher(EXPENSIVE)
     assert not found.may_be_slow
     for _ in range(150):
         allowed(found)

@@ -114,7 +114,7 @@ class Run:
             draws += 1
             take(*arguments)
 
-        self.core._take = failing  # type: ignore[method-assign]
+        self.core._take = failing  # type: ignore[assignment, method-assign]
         try:
             outputs = self.core.step()
         except RuntimeError:

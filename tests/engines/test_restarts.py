@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ async def test_a_thread_that_dies_is_replaced(model: Transformer, monkeypatch: p
         whole = tokens(await collect(engine, request("whole")))
         with monkeypatch.context() as patch:
             first, *others = await in_flight(engine, 3, patch)
-            patch.setattr(engine._keeper.core.scheduler, "check_integrity", broken)
+            patch.setattr(cast(Any, engine._keeper.core).scheduler, "check_integrity", broken)
             engine.abort("in flight 0")
             for task in others:
                 assert (await task)[-1].error == "The engine has failed."

@@ -188,7 +188,8 @@ def test_what_would_break_a_step_is_refused_before_it(
 def test_one_failed_step_fails_its_requests_only(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with running(model) as engine:
-            runner = engine._keeper.core._runner
+            core: Any = engine._keeper.core
+            runner = core._runner
 
             def broken(*_: Any) -> None:
                 raise RuntimeError("out of luck")

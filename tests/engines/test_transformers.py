@@ -88,7 +88,7 @@ def play(folder: Path) -> Callable[..., None]:
     def run(scenario: Scenario, **limits: int) -> None:
         async def main() -> None:
             loaded = TransformersEngine.from_folder(folder, model="tiny")
-            engine = TransformersEngine(_hf_model(loaded), model="tiny", **limits)
+            engine = TransformersEngine(_hf_model(loaded), model="tiny", **limits)  # type: ignore[arg-type]
             await engine.start()
             try:
                 await asyncio.wait_for(scenario(engine), 60)
@@ -126,7 +126,7 @@ def test_the_ends_are_those_of_all_files(folder: Path, tmp_path: Path) -> None:
 PROMPTS = {"a": [5, 9, 77, 4], "b": [1], "c": [8, 8, 8, 20, 31, 40, 41]}
 
 
-def test_greedy_tokens_are_those_of_generate(play, folder):
+def test_greedy_tokens_are_those_of_generate(play: Any, folder: Path) -> None:
     """Alone and beside others."""
     model = LlamaForCausalLM.from_pretrained(folder)
 
@@ -179,7 +179,7 @@ SAMPLED: list[dict[str, Any]] = [
 
 @pytest.mark.long
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
-def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
+def test_the_native_engine_gives_the_same_answer(play: Any, folder: Path, sampling: Any) -> None:
     """Two independent engines behind one port: the same tokens, reasons and logprobs for the same request."""
 
     async def scenario(reference: TransformersEngine) -> None:
@@ -213,7 +213,7 @@ def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
     play(scenario)
 
 
-def test_concurrent_requests_do_not_touch_each_other(play):
+def test_concurrent_requests_do_not_touch_each_other(play: Any) -> None:
     """Seeded draws beside others are those of a request alone, with more requests than run at a time."""
 
     async def scenario(engine: TransformersEngine) -> None:
@@ -235,7 +235,7 @@ async def idle(engine: TransformersEngine) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_abort_ends_a_running_and_a_waiting_request(play):
+def test_abort_ends_a_running_and_a_waiting_request(play: Any) -> None:
     """The stream ends with reason abort, and long before the context is full."""
 
     async def scenario(engine: TransformersEngine) -> None:
@@ -255,7 +255,7 @@ def test_abort_ends_a_running_and_a_waiting_request(play):
     play(scenario, max_num_running=1)
 
 
-def test_closing_the_iterator_frees_the_request(play):
+def test_closing_the_iterator_frees_the_request(play: Any) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         stream: AsyncGenerator[TokenChunk, None] = engine.generate(endless("closed"))
         await anext(stream)
@@ -268,7 +268,7 @@ def test_closing_the_iterator_frees_the_request(play):
     play(scenario)
 
 
-def test_a_full_queue_is_refused_and_recovers(play):
+def test_a_full_queue_is_refused_and_recovers(play: Any) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         streams = [engine.generate(endless(f"r{i}")) for i in range(2)]
         pending = [asyncio.ensure_future(anext(stream)) for stream in streams]
@@ -287,7 +287,7 @@ def test_a_full_queue_is_refused_and_recovers(play):
     play(scenario, max_num_running=1, max_num_waiting=1)
 
 
-def test_generation_stops_at_the_end_of_the_context(play):
+def test_generation_stops_at_the_end_of_the_context(play: Any) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         chunks = await collect(engine, endless("long"))
         assert len(tokens(chunks)) == LIMIT - 2
@@ -307,16 +307,16 @@ def test_generation_stops_at_the_end_of_the_context(play):
         (request("r", [5], allowed_token_ids=frozenset()), "allowed_token_ids"),
     ],
 )
-def test_what_cannot_be_computed_is_refused(play, wrong, message):
+def test_what_cannot_be_computed_is_refused(play: Any, wrong: dict[str, Any], message: str) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         with pytest.raises(RefusedRequestError, match=message):
-            await collect(engine, wrong)
+            await collect(engine, wrong)  # type: ignore[arg-type]
         assert (await collect(engine, request("r", [5])))[-1].finish_reason is not None
 
     play(scenario)
 
 
-def test_a_failed_step_ends_its_request_only(play):
+def test_a_failed_step_ends_its_request_only(play: Any) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         forward = _hf_model(engine).forward
 
@@ -337,7 +337,7 @@ def test_a_failed_step_ends_its_request_only(play):
     play(scenario)
 
 
-def test_after_stop_nothing_is_taken_and_what_ran_was_aborted(folder):
+def test_after_stop_nothing_is_taken_and_what_ran_was_aborted(folder: Path) -> None:
     async def main() -> None:
         engine = TransformersEngine.from_folder(folder, model="tiny")
         await engine.start()
@@ -395,7 +395,7 @@ def test_answers_under_a_grammar_match_the_native_engine(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_without_a_compiler_a_grammar_is_refused(play) -> None:
+def test_without_a_compiler_a_grammar_is_refused(play: Any) -> None:
     async def scenario(engine: TransformersEngine) -> None:
         assert "grammar" not in engine.info.features
         with pytest.raises(RefusedRequestError):

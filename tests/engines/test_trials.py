@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.request import RequestState
@@ -24,7 +25,7 @@ from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams
 
 from .conftest import config, tiny_model
 from .llama_cpp.checking_cache import make_cache
-from .test_request_core import LlamaCppCore, transformers
+from .test_request_core import transformers
 
 MODEL = tiny_model()
 
@@ -53,7 +54,7 @@ def answers(
             raise RuntimeError("out of luck")
         take(state, *rest)
 
-    core._take = failing  # type: ignore[method-assign]
+    core._take = failing  # type: ignore[assignment, method-assign]
     found: dict[str, tuple[list[int], FinishReason | None]] = {}
     for number, prompt in enumerate(prompts):
         sampling = SamplingParams(temperature=1.0, seed=number, max_tokens=6, ignore_eos=True)

@@ -49,7 +49,7 @@ def test_what_vllm_would_change_is_refused(tmp_path: Path) -> None:
             ({"logprobs": 1, "logprob_token_ids": (5,)}, "logprob_token_ids"),
         ):
             with pytest.raises(RefusedRequestError) as refusal:
-                engine.answer(prompt, **sampling)  # type: ignore[arg-type]
+                engine.answer(prompt, **sampling)
             assert refusal.value.param == field
         # A prompt of several thousand tokens with a seed ended vLLM 0.32 on CPUs.
         long = (prompt * 100)[:900]

@@ -63,7 +63,7 @@ def ask_on_socket(server: Running, tokens: int) -> tuple[int, list[Any]]:
     """Send a turn over the WebSocket of Responses; returns its events."""
     with connect(f"ws://127.0.0.1:{server.port}/v1/responses", max_size=None) as socket:
         socket.send(json.dumps({"type": "response.create", **body("/v1/responses", tokens)}))
-        events = []
+        events: list[Any] = []
         while not events or events[-1]["type"] not in ("response.completed", "response.incomplete", "error"):
             events.append(json.loads(socket.recv(120)))
         return 200, events
@@ -85,7 +85,7 @@ def in_background(server: Running, tokens: int) -> tuple[int, list[Any]]:
 
 WAYS: dict[str, Callable[[Running, int], tuple[int, list[Any]]]] = {
     **{
-        f"{path} {'stream' if stream else 'body'}": lambda server, tokens, p=path, s=stream: ask(
+        f"{path} {'stream' if stream else 'body'}": lambda server, tokens, p=path, s=stream: ask(  # type: ignore[misc]
             server, p, tokens, s
         )
         for path in PATHS

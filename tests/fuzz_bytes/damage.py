@@ -27,7 +27,7 @@ _ROUND = 500
 """Examples between two looks at the clock."""
 
 _LENGTHS = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
-_ODD = [
+_ODD: list[Any] = [
     None,
     True,
     False,

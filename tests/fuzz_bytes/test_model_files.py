@@ -235,7 +235,7 @@ def test_damaged_weights_are_read_or_refused(tmp_path: Path, name: str) -> None:
     header, tensors = json.loads(_WEIGHTS[8 : 8 + size]), _WEIGHTS[8 + size :]
 
     def with_length(text: bytes) -> bytes:
-        return len(text).to_bytes(8, "little") + text + tensors
+        return bytes(len(text).to_bytes(8, "little") + text + tensors)
 
     inputs = {
         "model.safetensors": damaged([_WEIGHTS]) | damaged_json([header]).map(with_length),

@@ -27,7 +27,7 @@ def lasting(pid: int) -> tuple[int, ...]:
     now = time.monotonic()
     at, found = _LASTING.get(pid, (-1.0, ()))
     if now - at > 0.5:
-        children = []
+        children: list[int] = []
         with suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 children += map(int, (task / "children").read_text().split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ _FILES = st.sets(
 
 
 @given(_FILES, st.sampled_from([str.upper, str.lower]))
-def test_a_quantisation_chooses_a_file_of_it_or_lists_what_there_is(files, case) -> None:
+def test_a_quantisation_chooses_a_file_of_it_or_lists_what_there_is(files: Any, case: Any) -> None:
     for kind in ("Q4_K_M", "Q8_0", "BF16", "Q2_K"):
         if any(kind in file for file in files):
             (chosen,) = chosen_files(files, case(kind))

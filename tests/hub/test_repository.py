@@ -17,7 +17,6 @@ from support.servers.live import live
 from support.speaking import speaking
 
 from plumbline.cli import main
-from plumbline.hub import repository as hub_repository
 from plumbline.hub.files import find_model
 from plumbline.hub.names import HubName, read_name
 from plumbline.hub.repository import HubError, cached, download, offer
@@ -132,7 +131,7 @@ def test_a_damaged_beginning_is_removed(hub: Hub) -> None:
 
 def test_the_room_for_a_download_is_what_is_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     _partial(hub, "o/gguf", "m-Q4_K_M.gguf", b"fou")
-    monkeypatch.setattr(hub_repository.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1))
     download(offer(_name("o/gguf")))
 
 
@@ -181,7 +180,7 @@ def test_a_gated_model_says_where_its_licence_is(hub: Hub) -> None:
 
 
 def test_a_full_disk_is_named_before_the_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_repository.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1))
     with pytest.raises(HubError, match=r"it needs 4 B and .* has 1 B left"):
         download(offer(_name("o/gguf")))
     assert not [asked for asked in hub.asked if "/resolve/" in asked]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +40,10 @@ from plumbline_kernels.sampling import _limits
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
 DTYPES = [torch.float32, torch.float16]
-TOLERANCE = {torch.float32: {"atol": 2e-6, "rtol": 2e-5}, torch.float16: {"atol": 2e-3, "rtol": 2e-3}}
+TOLERANCE: dict[torch.dtype, Any] = {
+    torch.float32: {"atol": 2e-6, "rtol": 2e-5},
+    torch.float16: {"atol": 2e-3, "rtol": 2e-3},
+}
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -54,7 +59,7 @@ def randn() -> object:
 
 @dtypes
 @pytest.mark.parametrize("width", [48, 64])
-def test_rms_norm(dtype, width, randn):
+def test_rms_norm(dtype: torch.dtype, width: int, randn: Callable[..., torch.Tensor]) -> None:
     x, residual, weight = randn(5, width, dtype=dtype), randn(5, width, dtype=dtype), randn(width)
     torch.testing.assert_close(
         norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
@@ -71,7 +76,7 @@ def test_rms_norm(dtype, width, randn):
 
 @dtypes
 @pytest.mark.parametrize("shift", [False, True])
-def test_layer_norm(dtype, shift, randn):
+def test_layer_norm(dtype: torch.dtype, shift: float, randn: Callable[..., torch.Tensor]) -> None:
     x, residual, weight = randn(5, 48, dtype=dtype) + 1, randn(5, 48, dtype=dtype), randn(48)
     bias = randn(48) if shift else None
     expected = norm.layer_norm_torch(x, weight, bias, 1e-5)
@@ -83,7 +88,7 @@ def test_layer_norm(dtype, shift, randn):
 
 
 @dtypes
-def test_gates(dtype, randn):
+def test_gates(dtype: torch.dtype, randn: Callable[..., torch.Tensor]) -> None:
     gate_up = randn(3, 2 * 1100, dtype=dtype)[:, :2060]
     torch.testing.assert_close(swiglu.silu_mul(gate_up), swiglu.silu_mul_torch(gate_up), **TOLERANCE[dtype])
     torch.testing.assert_close(swiglu.gelu_mul(gate_up), swiglu.gelu_mul_torch(gate_up), **TOLERANCE[dtype])
@@ -101,7 +106,16 @@ def test_gates(dtype, randn):
 @dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(("tokens", "inputs", "outputs", "rank"), [(1, 40, 24, 16), (23, 70, 40, 48)])
-def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypatch):
+def test_lora_add(
+    dtype: torch.dtype,
+    splits: int,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    rank: int,
+    randn: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rows without an adapter, groups of more than a block, and rows of y that are part of wider ones."""
     small = {"block_m": 16, "block_n": 16, "block_k": 16, "block_r": 32, "num_warps": 4, "num_stages": 1}
     monkeypatch.setattr(lora, "tuning", lambda name, *_: small)
@@ -126,7 +140,14 @@ def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypat
 @dtypes
 @pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (4, 4, 24), (10, 1, 32)])
-def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
+def test_rope_kv_write(
+    dtype: torch.dtype,
+    norms: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    randn: Callable[..., torch.Tensor],
+) -> None:
     qkv = randn(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
     cos_sin, positions = randn(50, head_dim), torch.tensor([3, 49, 0, 7, 1])
     slots = torch.tensor([9, -1, 0, 31, 17])
@@ -142,13 +163,22 @@ def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
         )
     temperature = randn(50)
     for table, factors in ((cos_sin, None), (None, None), (cos_sin, temperature)):
-        ours = [torch.full((8, 4, kv_heads, head_dim), 7.0, dtype=dtype) for _ in "kv"]
-        expected = [cache.clone() for cache in ours]
+        ours: Any = [torch.full((8, 4, kv_heads, head_dim), 7.0, dtype=dtype) for _ in "kv"]
+        expected: Any = [cache.clone() for cache in ours]
         q = rope_kv.rope_kv_write(
-            qkv.clone(), table, positions, slots, *ours, heads, kv_heads, given, temperature=factors
+            qkv.clone(),
+            table,
+            positions,
+            slots,
+            ours[0],
+            ours[1],
+            heads,
+            kv_heads,
+            given,
+            temperature=factors,
         )
         plan = rope_kv.plan_rope(table, positions, slots, factors)
-        expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, given)
+        expected_q = rope_kv.rope_kv_write_torch(qkv, plan, expected[0], expected[1], heads, given)
         torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
         for cache, expected_cache in zip(ours, expected, strict=True):
             torch.testing.assert_close(cache, expected_cache, **TOLERANCE[dtype])
@@ -194,7 +224,17 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
         ([(9, 30)], 2, 2, 16, 1),
     ],
 )
-def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
+def test_paged_attention(
+    dtype: torch.dtype,
+    window: int | None,
+    lens: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    segments: int,
+    randn: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Slots that no sequence owns contain NaN; in half precision prompts are read page by page."""
     pages = dtype == torch.float16
     monkeypatch.setattr(attention_triton, "_tiles", lambda decode, *_: (SMALL, pages and not decode))
@@ -202,7 +242,7 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
     block_size = 16 if pages else 8
     batch = make_batch(lens, block_size, padding=2)
     num_blocks = int(batch.block_tables.max()) + 2
-    caches = []
+    caches: list[Any] = []
     for _ in "kv":
         cache = torch.full((num_blocks, block_size, kv_heads, head_dim), float("nan"), dtype=dtype)
         for table, seq in zip(batch.block_tables.tolist(), batch.seq_lens.tolist(), strict=True):
@@ -222,21 +262,26 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
     ):
         if tiled and window is None:
             continue
-        ours = attention.paged_attention(q, *caches, given, 0.3, window, softcap, sinks, tiled)
-        expected = attention.paged_attention_torch(q, *caches, given, 0.3, window, softcap, sinks, tiled)
+        ours = attention.paged_attention(q, caches[0], caches[1], given, 0.3, window, softcap, sinks, tiled)
+        expected = attention.paged_attention_torch(
+            q, caches[0], caches[1], given, 0.3, window, softcap, sinks, tiled
+        )
         torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
         assert not expected.isnan().any()
 
 
-def test_a_prompt_that_ends_a_block_reads_no_further_entry_of_its_table(randn, monkeypatch):
+def test_a_prompt_that_ends_a_block_reads_no_further_entry_of_its_table(
+    randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last query sees all tiles whole, and the table of the last sequence may end with the memory."""
     monkeypatch.setattr(attention_triton, "_tiles", lambda *_: (SMALL, True))
     batch = make_batch([(17, 32)], 16)
     table = batch.block_tables[:, :2].contiguous()
     cache = randn(4, 16, 1, 16, dtype=torch.float16)
-    memory, read = interpreter._interpreter, []
+    memory: Any = interpreter._interpreter
+    read: list[int] = []
 
-    def load(pointers, mask, *more):
+    def load(pointers: Any, mask: Any, *more: Any) -> Any:
         read.extend(pointers[mask].tolist())
         return memory.load(pointers, mask, *more)
 
@@ -247,7 +292,9 @@ def test_a_prompt_that_ends_a_block_reads_no_further_entry_of_its_table(randn, m
     assert table.data_ptr() + table.nbytes not in read
 
 
-def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
+def test_paged_attention_of_padding_sequences_is_zero(
+    randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
     monkeypatch.setattr(attention_triton, "_tiles", lambda *_: (SMALL, False))
     cache = torch.full((3, 8, 1, 16), float("nan"))
@@ -271,7 +318,13 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
 
 @dtypes
 @pytest.mark.parametrize(("segments", "heads"), [(1, 5), (4, 20)])
-def test_latent_attention(dtype, segments, heads, randn, monkeypatch):
+def test_latent_attention(
+    dtype: torch.dtype,
+    segments: int,
+    heads: int,
+    randn: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rows that the write makes, and attention over them; slots that no sequence owns contain NaN."""
     monkeypatch.setattr(latent_triton, "num_segments", lambda programs, length, tile: segments)
     rank, rope, block_size = 20, 8, 8
@@ -294,7 +347,7 @@ def test_latent_attention(dtype, segments, heads, randn, monkeypatch):
     assert not ours.isnan().any()
 
 
-def test_apply_penalties(randn):
+def test_apply_penalties(randn: Callable[..., torch.Tensor]) -> None:
     ours = randn(4, 1500) * 3
     ours[1, 3] = float("-inf")
     expected = ours.clone()
@@ -306,7 +359,7 @@ def test_apply_penalties(randn):
     torch.testing.assert_close(ours, expected)
 
 
-def test_apply_bitmask(randn):
+def test_apply_bitmask(randn: Callable[..., torch.Tensor]) -> None:
     ours = randn(3, 1070)
     expected = ours.clone()
     bitmask = torch.randint(-(2**31), 2**31, (3, 34), generator=torch.Generator().manual_seed(2)).int()
@@ -316,7 +369,9 @@ def test_apply_bitmask(randn):
 
 
 @pytest.mark.parametrize("room", [16384, 40])
-def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
+def test_sample_draws_the_same_tokens(
+    room: int, randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All mixtures of filters, each row with another seed and position, negative ones included.
 
     Rows have several parts; some are flat, equal, or have one token far below the others. With little room some rows
@@ -325,10 +380,10 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
     monkeypatch.setattr(_limits, "_NEAR", room)
     monkeypatch.setattr(_limits, "tuning", lambda _: {"block": 256, "chunk": 64, "num_warps": 4})
     vocab, cases = 700, []
-    for temperature in (0.0, 0.7, 1.5):
-        for top_k in (0, 1, 20, 5000):
-            for top_p, min_p in ((1.0, 0.0), (0.0, 0.0), (0.6, 0.0), (1.0, 0.1), (0.9, 0.02)):
-                cases.append((temperature, top_k, top_p, min_p))
+    for t in (0.0, 0.7, 1.5):
+        for k in (0, 1, 20, 5000):
+            for p, m in ((1.0, 0.0), (0.0, 0.0), (0.6, 0.0), (1.0, 0.1), (0.9, 0.02)):
+                cases.append((t, k, p, m))
     temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*cases, strict=True))
     rows = len(cases)
     scores = randn(rows, vocab) * 3
@@ -338,7 +393,7 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
     scores[::7, 3] = -1e9
     scores[::11] = 1.0
     seeds = torch.arange(rows) * 0x1234567890ABCDE - 2**61
-    arguments = (scores, temperature, top_k.int(), top_p, min_p, seeds, torch.arange(rows) * 17 - 3)
+    arguments: Any = (scores, temperature, top_k.int(), top_p, min_p, seeds, torch.arange(rows) * 17 - 3)
     assert torch.equal(sampling.sample(*arguments), sampling.sample_torch(*arguments))
 
 
@@ -348,7 +403,7 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
     [case for case in CASES if case.runs_on_kernels],
     ids=lambda case: case.name,
 )
-def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):
+def test_a_model_of_each_family_runs_on_the_kernels(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefill, then a step of a decode, a chunk and padding: the logits of the reference implementations.
 
     Tokens reach further ones, as those of images do, in models of which some layers ignore that.
@@ -384,7 +439,7 @@ def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):
     assert not torch.equal(outcomes[0], outcomes[1])  # else the same path ran twice
 
 
-def test_the_wrappers_name_what_is_wrong(randn):
+def test_the_wrappers_name_what_is_wrong(randn: Callable[..., torch.Tensor]) -> None:
     """Layouts that a kernel cannot read are refused."""
     with pytest.raises(ValueError, match="gate_up"):
         swiglu.silu_mul(randn(8, 4).t())

@@ -8,6 +8,7 @@ chunks, in two halves, is tried with fp16.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,10 @@ from plumbline_kernels.delta import DeltaShape, _chunks, causal_conv, delta_gate
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
-TOLERANCE = {torch.float32: {"atol": 2e-6, "rtol": 2e-5}, torch.float16: {"atol": 2e-3, "rtol": 2e-3}}
+TOLERANCE: dict[torch.dtype, Any] = {
+    torch.float32: {"atol": 2e-6, "rtol": 2e-5},
+    torch.float16: {"atol": 2e-3, "rtol": 2e-3},
+}
 TAPS = 4
 STEPS = {
     "decodes": [(1, 1), (1, 9), (1, 2)],
@@ -58,9 +62,11 @@ def batch_of(step: str) -> attention.AttentionBatch:
     )
 
 
-def both(monkeypatch, call, states: Tensor, step: str) -> list[tuple[Tensor, Tensor]]:
+def both(
+    monkeypatch: pytest.MonkeyPatch, call: Any, states: Tensor, step: str
+) -> list[tuple[Tensor, Tensor]]:
     """Call with a batch and with states, of which those of fresh sequences are NaN, by Triton and by torch."""
-    for row, (count, length) in zip(batch_of(step).state_rows, STEPS[step], strict=True):
+    for row, (count, length) in zip(batch_of(step).state_rows, STEPS[step], strict=True):  # type: ignore[arg-type]
         if count == length:
             states[row] = float("nan")
     found = []
@@ -77,7 +83,9 @@ def both(monkeypatch, call, states: Tensor, step: str) -> list[tuple[Tensor, Ten
     ids=str,
 )
 @steps
-def test_convolution(dtype, bias, activated, step, monkeypatch):
+def test_convolution(
+    dtype: torch.dtype, bias: bool, activated: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of channels and of tokens have rests."""
     torch.manual_seed(1)
     monkeypatch.setattr(
@@ -102,7 +110,9 @@ def test_convolution(dtype, bias, activated, step, monkeypatch):
 @ways
 @pytest.mark.parametrize("corrects", [True, False])
 @steps
-def test_rule(dtype, plan, corrects, step, monkeypatch):
+def test_rule(
+    dtype: torch.dtype, plan: Any, corrects: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dims have rests, value heads share keys, and values of 40 dims take several blocks."""
     torch.manual_seed(2)
     monkeypatch.setattr(_chunks, "plan_of", lambda *_: plan)
@@ -110,7 +120,7 @@ def test_rule(dtype, plan, corrects, step, monkeypatch):
     batch = batch_of(step)
     tokens, heads = int(batch.query_start_loc[-1]), shape.value_heads
     qkv = torch.randn(tokens + 2, shape.channels).to(dtype)
-    gates = delta_gates(
+    gates = delta_gates(  # type: ignore[call-arg]
         *(torch.randn(tokens + 2, heads) for _ in "ab"), torch.rand(heads), torch.randn(heads)
     )
     states = torch.randn(len(batch.seq_lens) + 1, heads, shape.key_dim, shape.value_dim)
@@ -127,7 +137,7 @@ def test_rule(dtype, plan, corrects, step, monkeypatch):
 
 @pytest.mark.parametrize("chunk", [32, 64])
 @pytest.mark.parametrize("decay", [0.0, -1e-3, -100.0])
-def test_keys_that_repeat(chunk, decay, monkeypatch):
+def test_keys_that_repeat(chunk: int, decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes of full strength to one key replace each other: powers of the system, up to 1e17, would cancel."""
     torch.manual_seed(3)
     monkeypatch.setattr(_chunks, "plan_of", lambda *_: _chunks.ChunkPlan(chunk, False))

@@ -24,12 +24,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.gpu.families import Kept
+from engines.conftest import Driver, build_engine, tiny_model
+from engines.native import test_reproducibility as law
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.weights.model_driver import Driver as ModelDriver
 from support.weights.model_families import CASES, Case
-from tests.engines.conftest import Driver, build_engine, tiny_model
-from tests.engines.native import test_reproducibility as law
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -165,7 +165,7 @@ def batch_of(starts: list[int], ends: list[int], tables: Tensor, exact: bool = T
     )
 
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"sliding_window": 50},
     "side by side": {"sliding_window": 40, "tiled": True},
@@ -187,7 +187,8 @@ def test_a_query(dtype: torch.dtype, option: str, length: int, cuts: set[int], a
         keys = randn(length, 2, 32, dtype=dtype, seed=index)
         for position in range(length):
             cache[int(table[position // size]), position % size] = keys[position]
-    q, options = 2 * randn(length, 4, 32, dtype=dtype, seed=5), OPTIONS[option]
+    q = 2 * randn(length, 4, 32, dtype=dtype, seed=5)
+    options: dict[str, Any] = OPTIONS[option]
 
     def attend(starts: list[int], ends: list[int]) -> Tensor:
         rows = torch.cat([q[start:end] for start, end in zip(starts, ends, strict=True)])
@@ -263,7 +264,7 @@ def test_an_answer_depends_on_its_request_alone(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(law, "build", build)
-        limits = {"max_num_seqs": 8, "num_blocks": 18, "expected_output_len": 1}
+        limits: dict[str, Any] = {"max_num_seqs": 8, "num_blocks": 18, "expected_output_len": 1}
         driver = law.check(backend, requests, neighbours, warm, speculation=True, **limits)
     speculator = driver.core.scheduler.speculator
     assert speculator is not None, "exact kernels verify proposals"

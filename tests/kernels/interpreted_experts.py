@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,10 @@ from plumbline_kernels.routing import _triton as routing_triton
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
-TOLERANCE = {torch.float32: {"atol": 2e-6, "rtol": 2e-5}, torch.float16: {"atol": 2e-3, "rtol": 2e-3}}
+TOLERANCE: dict[torch.dtype, Any] = {
+    torch.float32: {"atol": 2e-6, "rtol": 2e-5},
+    torch.float16: {"atol": 2e-3, "rtol": 2e-3},
+}
 dtypes = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 
 
@@ -34,7 +39,13 @@ def randn() -> object:
 @dtypes
 @pytest.mark.parametrize("tokens", [1, 6, 40])
 @pytest.mark.parametrize("bias", [False, True])
-def test_experts(dtype, tokens, bias, randn, monkeypatch):
+def test_experts(
+    dtype: torch.dtype,
+    tokens: int,
+    bias: bool,
+    randn: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Some experts are taken by no token, others by more than a block."""
     small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
     monkeypatch.setattr(_experts_triton, "tuning", lambda name, *_: small)
@@ -63,7 +74,9 @@ ROUTINGS = {
 @pytest.mark.parametrize("most", [1 << 20, 1])
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 @pytest.mark.parametrize("name", ROUTINGS)
-def test_routing(name, tokens, most, randn, monkeypatch):
+def test_routing(
+    name: str, tokens: int, most: int, randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Choices, weights and the order of rows by expert, in one kernel or in two; 21 experts are no power of two."""
     monkeypatch.setattr(routing_triton, "_MOST_NUMBERS", most)
     monkeypatch.setattr(routing_triton, "_CHUNK", 32)
@@ -79,7 +92,9 @@ def test_routing(name, tokens, most, randn, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [float("nan"), float("inf"), float("-inf")])
-def test_routing_of_bad_logits_takes_different_experts(fault, randn):
+def test_routing_of_bad_logits_takes_different_experts(
+    fault: float, randn: Callable[..., torch.Tensor]
+) -> None:
     logits = randn(3, 21)
     logits[1] = fault
     weights, groups = routing_triton.route_and_group(logits, experts.Routing(3), None, 4)
@@ -89,7 +104,9 @@ def test_routing_of_bad_logits_takes_different_experts(fault, randn):
 
 @dtypes
 @pytest.mark.parametrize("tokens", [1, 6, 40])
-def test_experts_by_logits(dtype, tokens, randn, monkeypatch):
+def test_experts_by_logits(
+    dtype: torch.dtype, tokens: int, randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
     monkeypatch.setattr(_experts_triton, "tuning", lambda name, *_: small)
     x, logits, routing = randn(tokens, 24, dtype=dtype), randn(tokens, 5), experts.Routing(2)
@@ -104,7 +121,9 @@ def test_experts_by_logits(dtype, tokens, randn, monkeypatch):
     torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
 
 
-def test_experts_with_weights_of_a_wider_tensor(randn, monkeypatch):
+def test_experts_with_weights_of_a_wider_tensor(
+    randn: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, weights, chosen = randn(3, 16), randn(3, 2)[:, :1], torch.zeros(3, 1, dtype=torch.int64)
     gate_up, down = randn(1, 32, 16), randn(1, 16, 16)
     outcomes = []
@@ -116,7 +135,9 @@ def test_experts_with_weights_of_a_wider_tensor(randn, monkeypatch):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("fault", [float("nan"), float("-inf")])
-def test_a_row_without_a_number_draws_no_token(temperature, fault, randn):
+def test_a_row_without_a_number_draws_no_token(
+    temperature: float, fault: float, randn: Callable[..., torch.Tensor]
+) -> None:
     """And never one outside the vocabulary; other rows draw as before, also one with a NaN among its logits."""
     table = randn(4, 3000)
     table[1] = fault

@@ -47,7 +47,7 @@ class Watch(TorchDispatchMode):
     """Lists the calls of torch and the launches of Triton while it is entered."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Any] = []
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,6 +127,7 @@ def _refused(patch: pytest.MonkeyPatch) -> Iterator[Any]:
 def tokens(case: Case, recorder: Watching | None) -> dict[str, list[int]]:
     """The answers to two requests, one of which comes later."""
     model = random_model(describe(json.loads(case.config().to_json_string())), seed=1, dtype=torch.float32)
+    assert isinstance(model.embedding, torch.Tensor)
     model.embedding.mul_(25.0)
     config = EngineConfig(max_model_len=256, block_size=8, num_blocks=48, max_num_seqs=4)
     capture = None if recorder is None else Capture(recorder, 4, config.blocks_per_sequence)

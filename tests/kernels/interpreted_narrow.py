@@ -11,6 +11,7 @@ The laws, in fp32 and fp16, because the interpreter computes garbage for bf16:
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def packed(
 @dtypes
 @kinds
 @pytest.mark.parametrize("groups", [1, 32])
-def test_every_code_is_exact(dtype, bits, floats, groups):
+def test_every_code_is_exact(dtype: torch.dtype, bits: int, floats: bool, groups: int) -> None:
     """A group is more than a tile, or a tile has many groups; NaN is a matter of `pack_narrow`."""
     codes = torch.arange(256).to(torch.uint8)
     if floats and bits == 8:
@@ -61,13 +62,15 @@ def test_every_code_is_exact(dtype, bits, floats, groups):
 @pytest.mark.parametrize(
     ("tokens", "group", "kind"), [(3, 16, torch.float32), (20, 48, torch.bfloat16), (3, 144, torch.float16)]
 )
-def test_narrow_linear(dtype, bits, floats, tokens, group, kind):
+def test_narrow_linear(
+    dtype: torch.dtype, bits: int, floats: bool, tokens: int, group: int, kind: torch.dtype
+) -> None:
     """Some columns and inputs more than whole tiles have, rows of a wider tensor, with and without a bias; a copy."""
     outputs, inputs = 37, 144
     weight = packed(outputs, inputs, inputs // group, bits, floats, tokens == 20 and not floats, kind)
     assert weight.scales.dtype == kind
     x = randn(tokens, inputs + 8, dtype=dtype)[:, :inputs] * 0.1
-    tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2e-3}
+    tolerance: Any = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2e-3}
     widened, whole = narrow_triton.widen(weight, dtype), weight.dequantised(dtype)
     torch.testing.assert_close(widened, whole, atol=0, rtol=2e-3 if tokens == 20 and not floats else 0)
     for bias in (None, randn(outputs, dtype=dtype)):
@@ -80,7 +83,9 @@ def test_narrow_linear(dtype, bits, floats, tokens, group, kind):
 
 @kinds
 @pytest.mark.parametrize(("inputs", "splits"), [(144, 2), (288, 4)])
-def test_parts_of_the_inputs_sum_to_the_product(bits, floats, inputs, splits, monkeypatch):
+def test_parts_of_the_inputs_sum_to_the_product(
+    bits: int, floats: bool, inputs: int, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last part has a tile that is not whole, or none at all; groups end within tiles."""
     config = SMALL | {"block": 64}
     monkeypatch.setattr(narrow_triton, "tuning", lambda name, *_: config)
@@ -92,7 +97,7 @@ def test_parts_of_the_inputs_sum_to_the_product(bits, floats, inputs, splits, mo
         torch.testing.assert_close(narrow.narrow_linear(x, weight, bias), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_nan_makes_its_output_nan():
+def test_nan_makes_its_output_nan() -> None:
     codes = torch.zeros(20, 64, dtype=torch.uint8)
     codes[7, 3], codes[9, 60] = 127, 255
     weight = narrow.pack_narrow(codes.view(torch.float8_e4m3fn).float(), 8, torch.ones(20, 2), None, True)
@@ -102,7 +107,7 @@ def test_nan_makes_its_output_nan():
     assert found.all(0)[[7, 9]].all()
 
 
-def test_many_rows_are_multiplied_with_a_copy(monkeypatch):
+def test_many_rows_are_multiplied_with_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x, bias = packed(20, 32, 1, 8, True, False, torch.float32), randn(5, 32), randn(20)
     few = narrow.narrow_linear(x, weight, bias)
     monkeypatch.setattr(narrow_triton, "_MANY_ROWS", 4)
@@ -115,7 +120,9 @@ def test_many_rows_are_multiplied_with_a_copy(monkeypatch):
     ("gate_up", "down", "shifted"),
     [(0, 0, False), (0, 0, True), (1, 1, True), (2, 2, False), (3, 3, False), (3, None, False)],
 )
-def test_narrow_experts(dtype, gate_up, down, shifted, monkeypatch):
+def test_narrow_experts(
+    dtype: torch.dtype, gate_up: int, down: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tokens without some experts, more rows than a block, and a pair of which one projection is whole."""
     monkeypatch.setattr(_experts_triton, "tuning", lambda name, *_: SMALL)
 
@@ -136,5 +143,5 @@ def test_narrow_experts(dtype, gate_up, down, shifted, monkeypatch):
         outcomes.append(
             experts.mix(x, weights, chosen, matrices[0], bias, matrices[1], None, swiglu.silu_mul_torch)
         )
-    tolerance = {"atol": 1e-5, "rtol": 2e-5} if dtype == torch.float32 else {"atol": 1e-2, "rtol": 2e-3}
+    tolerance: Any = {"atol": 1e-5, "rtol": 2e-5} if dtype == torch.float32 else {"atol": 1e-2, "rtol": 2e-3}
     torch.testing.assert_close(*outcomes, **tolerance)

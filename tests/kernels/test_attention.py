@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def make_case(
         exact=exact,
     )
     q = torch.randn(len(positions), group * kv_heads, head_dim, generator=generator).to(dtype)
-    return Case(q, *caches, batch, owned)
+    return Case(q, caches[0], caches[1], batch, owned)
 
 
 def naive(
@@ -136,8 +137,20 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
-    lens, group, kv_heads, head_dim, block_size, window, tiled, padding, exact, softcap, has_sinks, run, seed
-):
+    lens: list[tuple[int, int]],
+    group: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: Any,
+    window: int,
+    tiled: Any,
+    padding: Any,
+    exact: Any,
+    softcap: Any,
+    has_sinks: Any,
+    run: Any,
+    seed: int,
+) -> None:
     """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
     case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding, exact=exact)
     if run:
@@ -151,7 +164,7 @@ def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)], ids=str)
 @pytest.mark.parametrize("window", [None, 11])
-def test_half_precision_stays_near_the_reference(dtype, tolerance, window):
+def test_half_precision_stays_near_the_reference(dtype: torch.dtype, tolerance: float, window: int) -> None:
     case = make_case([(30, 1), (0, 13), (7, 6), (3, 1)], 2, 2, 16, 8, seed=5, dtype=dtype)
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.25, window)
     assert out.dtype == dtype
@@ -203,7 +216,9 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.
         *itertools.product([torch.bfloat16, torch.float16], [None], [False, True]),
     ],
 )
-def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(group, dtype, window, capped):
+def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(
+    group: int, dtype: torch.dtype, window: int, capped: bool
+) -> None:
     """Other sequences, the longest length, the size of the chunk, decode or prefill: none touches a bit of a row."""
     lens = [(4, 1), (1099, 1), (0, 131), (500, 140), (63, 1)]
     case = make_case(lens, group, 2, 32, 16, seed=group, dtype=dtype, exact=True)
@@ -228,7 +243,7 @@ def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(group
 @DTYPES
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("window", [None, 50, 530])
-def test_a_decode_has_the_same_bits_in_any_batch(dtype, group, window):
+def test_a_decode_has_the_same_bits_in_any_batch(dtype: torch.dtype, group: int, window: int) -> None:
     """Also without `exact`, for up to two query heads per key head."""
     case = make_case(
         [(4, 1), (1099, 1), (300, 1), (63, 1), (0, 70)], group, 2, 32, 16, seed=group, dtype=dtype
@@ -248,7 +263,7 @@ def test_a_decode_has_the_same_bits_in_any_batch(dtype, group, window):
         (lambda c: (c.q.half(), c.k_cache, c.v_cache), "dtype"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(change, message):
+def test_tensors_that_do_not_fit_are_refused(change: Any, message: str) -> None:
     case = make_case([(3, 1), (2, 4)], 2, 2, 8, 4, seed=1)
     with pytest.raises(ValueError, match=message):
-        paged_attention(*change(case), case.batch, 1.0)
+        paged_attention(*change(case), case.batch, 1.0)  # type: ignore[call-arg]

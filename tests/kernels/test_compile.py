@@ -120,7 +120,11 @@ def test_a_register_spill_is_detected() -> None:
     """The gate closes: the prefill kernel with the tiles of a decode's warps needs more registers than there are."""
     _, case = CASES["sm_90 paged_attention hd=64 segments=0"]
     starved = CompileCase(
-        case.name, case.kernel, case.signature, case.constants, case.options | {"num_warps": 2}
+        case.name,
+        case.kernel,
+        case.signature,
+        case.constants,
+        case.options | {"num_warps": 2},  # type: ignore[operator]
     )
 
     assert usage(compile_for(starved, 90).asm["cubin"])["STACK"] > 0

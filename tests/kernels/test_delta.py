@@ -85,7 +85,10 @@ def definition(inputs: list[torch.Tensor], weight: torch.Tensor, shape: DeltaSha
     x, decay, strength = (part.double() for part in inputs)
     padded = torch.cat((x.new_zeros(TAPS - 1, x.shape[1]), x))
     mixed = torch.stack(
-        [sum(padded[t + tap] * weight[:, tap].double() for tap in range(TAPS)) for t in range(len(x))]
+        [
+            torch.stack([padded[t + tap] * weight[:, tap].double() for tap in range(TAPS)]).sum(0)
+            for t in range(len(x))
+        ]
     )
     mixed = mixed * mixed.sigmoid()
     width, group = shape.key_heads * shape.key_dim, shape.value_heads // shape.key_heads
@@ -208,8 +211,10 @@ def test_a_selective_state_space_is_its_recurrence_with_the_same_bits_in_any_chu
     rates, shifts = torch.rand(5, 3, generator=generator), torch.randn(5, generator=generator)
 
     def run(first: int, stop: int, states: torch.Tensor) -> torch.Tensor:
-        parts = (each[first:stop] for each in (x, steps, writes, reads))
-        return selective_scan(*parts, rates, shifts, states, batch_of([stop - first], [stop], [1]))
+        u, step, write, read = (each[first:stop] for each in (x, steps, writes, reads))
+        return selective_scan(
+            u, step, write, read, rates, shifts, states, batch_of([stop - first], [stop], [1])
+        )
 
     state, expected = torch.zeros(5, 3), []
     sizes = torch.nn.functional.softplus(steps + shifts)

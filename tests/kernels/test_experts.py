@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,7 +35,9 @@ routings = st.builds(
 
 @SETTINGS
 @given(routing=routings, corrected=st.booleans(), seed=st.integers(0, 1000))
-def test_a_token_takes_its_best_experts_with_the_weights_of_the_definition(routing, corrected, seed):
+def test_a_token_takes_its_best_experts_with_the_weights_of_the_definition(
+    routing: Routing, corrected: bool, seed: int
+) -> None:
     """One token and one expert at a time; half of the groups may be chosen from."""
     routing = routing._replace(chosen_groups=max(routing.groups // 2, 1), mixer=False, of_inputs=False)
     logits, correction = randn(5, 16, seed=seed), randn(16, seed=seed + 1) if corrected else None
@@ -61,7 +65,7 @@ def test_a_token_takes_its_best_experts_with_the_weights_of_the_definition(routi
 
 @SETTINGS
 @given(tokens=st.integers(0, 9), top_k=st.integers(1, 3), seed=st.integers(0, 1000))
-def test_the_result_of_a_token_is_the_weighted_sum_of_its_experts(tokens, top_k, seed):
+def test_the_result_of_a_token_is_the_weighted_sum_of_its_experts(tokens: int, top_k: int, seed: int) -> None:
     matrices, back = randn(4, 12, 8, seed=seed), randn(4, 8, 6, seed=seed + 1)
     x, weights = randn(tokens, 8, seed=seed + 2), randn(tokens, top_k, seed=seed + 3)
     chosen = (
@@ -69,9 +73,12 @@ def test_the_result_of_a_token_is_the_weighted_sum_of_its_experts(tokens, top_k,
         if tokens
         else torch.zeros(0, top_k).long()
     )
-    gate_up = [lambda rows, m=m: rows @ m.t() for m in matrices]
-    down = [lambda rows, m=m: rows @ m.t() for m in back]
-    activate = lambda rows: rows[:, :6].relu() * rows[:, 6:]  # noqa: E731
+    gate_up: list[Any] = [lambda rows, m=m: rows @ m.t() for m in matrices]
+    down: list[Any] = [lambda rows, m=m: rows @ m.t() for m in back]
+
+    def activate(rows: torch.Tensor) -> torch.Tensor:
+        return rows[:, :6].relu() * rows[:, 6:]
+
     out = mix_torch(x, weights, chosen, gate_up, down, activate)
     for token in range(tokens):
         expected = sum(
@@ -93,5 +100,5 @@ def test_the_result_of_a_token_is_the_weighted_sum_of_its_experts(tokens, top_k,
         (-50.0, 1.0, 0.0),
     ],
 )
-def test_the_activation_of_gpt_oss_clamps_and_shifts(gate, up, expected):
+def test_the_activation_of_gpt_oss_clamps_and_shifts(gate: float, up: float, expected: float) -> None:
     assert float(oss_mul(torch.tensor([[gate, up]]))) == pytest.approx(expected, abs=1e-5)

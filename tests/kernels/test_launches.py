@@ -55,7 +55,7 @@ class _Operations(TorchDispatchMode):
     """Counts what torch would launch."""
 
     def __init__(self, count: Counter[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._count = count
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

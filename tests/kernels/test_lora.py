@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,7 +70,7 @@ def batch(count: int, adapters: AdapterRows | None) -> AttentionBatch:
 
 @SETTINGS
 @given(owners=OWNERS, outputs=st.sampled_from([5, 48]), seed=st.integers(0, 1000))
-def test_each_row_gets_the_product_of_its_adapter(owners, outputs, seed):
+def test_each_row_gets_the_product_of_its_adapter(owners: Any, outputs: int, seed: int) -> None:
     x, y = randn(len(owners), 40, seed=seed), randn(len(owners), outputs, seed=seed + 1)
     down, up = randn(SLOTS, RANK, 40, seed=seed + 2) / 6, randn(SLOTS, outputs, RANK, seed=seed + 3) / 4
     wanted = expected(x, y, down, up, owners)
@@ -87,8 +89,8 @@ def test_each_row_gets_the_product_of_its_adapter(owners, outputs, seed):
     seed=st.integers(0, 1000),
 )
 def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
-    dtype, bits, owners, outputs, absent, seed
-):
+    dtype: torch.dtype, bits: int, owners: Any, outputs: int, absent: Any, seed: int
+) -> None:
     """Also to results of rounded weights; a slot without projections and rows without a slot stay as they are."""
     library, count = load(), len(owners)
     x, weight = (
@@ -129,7 +131,7 @@ def test_compiled_steps_add_the_products_with_the_same_bits_in_any_batch(
     assert torch.equal(run(slice(None), grouped(owners)), plain)
 
 
-def test_a_program_switches_to_the_selected_rows():
+def test_a_program_switches_to_the_selected_rows() -> None:
     from plumbline_kernels.attention import RowSelection
 
     library = load()
@@ -156,7 +158,7 @@ def test_a_program_switches_to_the_selected_rows():
     torch.testing.assert_close(first[:2].double(), wanted, atol=1e-3, rtol=1e-4)
 
 
-def test_groups_are_cut_into_blocks_of_one_adapter():
+def test_groups_are_cut_into_blocks_of_one_adapter() -> None:
     adapted = AdapterRows(torch.arange(40), (4, 1), (0, 35, 40))
     blocks = adapted.blocks(16)
     assert blocks.slots.tolist() == [4, 4, 4, 1]
@@ -166,11 +168,11 @@ def test_groups_are_cut_into_blocks_of_one_adapter():
 
 
 @pytest.mark.parametrize(("rank", "stored"), [(1, 16), (16, 16), (17, 32), (64, 64)])
-def test_ranks_are_padded_to_what_instructions_take(rank, stored):
+def test_ranks_are_padded_to_what_instructions_take(rank: int, stored: int) -> None:
     assert padded_rank(rank) == stored
 
 
-def test_weights_that_do_not_fit_are_refused():
+def test_weights_that_do_not_fit_are_refused() -> None:
     x, y, adapted = randn(2, 8), randn(2, 6), grouped([0, None])
     with pytest.raises(ValueError, match=r"down must be \[slots, rank, in\]"):
         lora_add(x, y, randn(1, 16, 9), randn(1, 6, 16), adapted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +33,7 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tor
 
 @DTYPES
 @pytest.mark.parametrize("rows", [0, 1, 7])
-def test_rms_norm_divides_by_the_root_mean_square(dtype, tolerance, rows):
+def test_rms_norm_divides_by_the_root_mean_square(dtype: torch.dtype, tolerance: float, rows: int) -> None:
     x, weight = randn(rows, 40, dtype=dtype) * 5, randn(40, seed=1, dtype=dtype)
     exact = x.double()
     expected = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
@@ -40,13 +42,13 @@ def test_rms_norm_divides_by_the_root_mean_square(dtype, tolerance, rows):
     torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-def test_a_row_of_zeros_stays_zero_and_large_rows_do_not_overflow():
+def test_a_row_of_zeros_stays_zero_and_large_rows_do_not_overflow() -> None:
     x = torch.stack((torch.zeros(16), torch.full((16,), 1e18)))
     torch.testing.assert_close(rms_norm(x, torch.ones(16), 1e-6), torch.tensor([[0.0], [1.0]]).expand(2, 16))
 
 
 @DTYPES
-def test_the_fused_norm_is_the_add_and_then_the_norm(dtype, tolerance):
+def test_the_fused_norm_is_the_add_and_then_the_norm(dtype: torch.dtype, tolerance: float) -> None:
     x, residual, weight = (randn(5, 40, seed=s, dtype=dtype) for s in range(3))
     weight = weight[0]
     total = x + residual
@@ -57,7 +59,9 @@ def test_the_fused_norm_is_the_add_and_then_the_norm(dtype, tolerance):
 
 @DTYPES
 @pytest.mark.parametrize("shift", [False, True])
-def test_layer_norm_gives_rows_of_mean_0_and_variance_1(dtype, tolerance, shift):
+def test_layer_norm_gives_rows_of_mean_0_and_variance_1(
+    dtype: torch.dtype, tolerance: float, shift: float
+) -> None:
     x, weight = randn(6, 40, dtype=dtype) * 5 + 2, randn(40, seed=1)
     bias = randn(40, seed=2) if shift else None
     centred = x.double() - x.double().mean(-1, keepdim=True)
@@ -69,7 +73,7 @@ def test_layer_norm_gives_rows_of_mean_0_and_variance_1(dtype, tolerance, shift)
 
 
 @DTYPES
-def test_a_fused_norm_adds_what_the_factor_makes_of_x(dtype, tolerance):
+def test_a_fused_norm_adds_what_the_factor_makes_of_x(dtype: torch.dtype, tolerance: float) -> None:
     x, residual, weight = (randn(5, 40, seed=s, dtype=dtype) for s in range(3))
     weight = weight[0]
     total = (residual.double() + 0.25 * x.double()).to(dtype)
@@ -85,7 +89,7 @@ def test_a_fused_norm_adds_what_the_factor_makes_of_x(dtype, tolerance):
 
 
 @DTYPES
-def test_gelu_mul_gates_with_the_normal_distribution(dtype, tolerance):
+def test_gelu_mul_gates_with_the_normal_distribution(dtype: torch.dtype, tolerance: float) -> None:
     """The approximation with tanh differs from the distribution function by less than 0.001."""
     gate_up = randn(6, 34, dtype=dtype) * 4
     gate, up = gate_up.double().chunk(2, -1)
@@ -96,7 +100,7 @@ def test_gelu_mul_gates_with_the_normal_distribution(dtype, tolerance):
 
 
 @DTYPES
-def test_activations_without_a_gate_are_their_formulas(dtype, tolerance):
+def test_activations_without_a_gate_are_their_formulas(dtype: torch.dtype, tolerance: float) -> None:
     """The approximation of gelu with tanh differs from the distribution function by less than 0.001."""
     x = randn(6, 34, dtype=dtype) * 4
     wide = x.double()
@@ -108,7 +112,9 @@ def test_activations_without_a_gate_are_their_formulas(dtype, tolerance):
 
 
 @DTYPES
-def test_a_gelu_by_the_error_function_is_the_distribution_function(dtype, tolerance):
+def test_a_gelu_by_the_error_function_is_the_distribution_function(
+    dtype: torch.dtype, tolerance: float
+) -> None:
     x = torch.linspace(-9, 9, 2 * 34 * 6).view(6, -1).to(dtype)
     wide = x.double()
     expected = wide * torch.special.ndtr(wide)
@@ -118,7 +124,7 @@ def test_a_gelu_by_the_error_function_is_the_distribution_function(dtype, tolera
 
 
 @DTYPES
-def test_a_xielu_is_its_formula(dtype, tolerance):
+def test_a_xielu_is_its_formula(dtype: torch.dtype, tolerance: float) -> None:
     x = torch.linspace(-9, 9, 68).view(2, -1).to(dtype)
     wide = x.double()
     expected = torch.where(wide > 0, 0.8 * wide**2, 0.7 * (wide.clamp(max=-1e-6).expm1() - wide)) + wide / 2
@@ -127,7 +133,7 @@ def test_a_xielu_is_its_formula(dtype, tolerance):
 
 
 @DTYPES
-def test_silu_mul_gates_the_second_half_with_the_first(dtype, tolerance):
+def test_silu_mul_gates_the_second_half_with_the_first(dtype: torch.dtype, tolerance: float) -> None:
     gate_up = randn(6, 34, dtype=dtype) * 4
     gate, up = gate_up.double().chunk(2, -1)
     expected = gate * torch.sigmoid(gate) * up
@@ -141,7 +147,9 @@ def caches(kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[torch.Tens
 
 @DTYPES
 @pytest.mark.parametrize("norms", [False, True])
-def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tolerance, norms):
+def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(
+    dtype: torch.dtype, tolerance: float, norms: str
+) -> None:
     """Heads, normalised first if they have norm weights, rotate like complex numbers; padding is not written."""
     heads, kv_heads, head_dim, tokens = 4, 2, 8, 5
     qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
@@ -186,7 +194,9 @@ def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tol
 
 @pytest.mark.parametrize("kind", ["centred", "whole", "after"])
 @pytest.mark.parametrize("rotates", [False, True])
-def test_heads_are_normalised_alone_or_together_before_the_rotation_or_after_it(kind, rotates):
+def test_heads_are_normalised_alone_or_together_before_the_rotation_or_after_it(
+    kind: str, rotates: str
+) -> None:
     heads, kv_heads, head_dim, tokens = 4, 2, 8, 3
     qkv, weights = randn(tokens, 8 * head_dim), randn(heads + kv_heads, head_dim, seed=3)
     angles, positions = randn(30, head_dim // 2, seed=2), torch.tensor([0, 29, 3])
@@ -195,7 +205,7 @@ def test_heads_are_normalised_alone_or_together_before_the_rotation_or_after_it(
     norms = HeadNorms(weights, 1e-6, **{kind: True})
     q = rope_kv_write(qkv, cos_sin, positions, torch.arange(3), k_cache, v_cache, heads, kv_heads, norms)
 
-    def turned(x):
+    def turned(x: torch.Tensor) -> Any:
         if not rotates:
             return x
         turn = torch.polar(torch.ones_like(angles), angles)[positions].unsqueeze(1)
@@ -216,7 +226,7 @@ def test_heads_are_normalised_alone_or_together_before_the_rotation_or_after_it(
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_temperature_multiplies_the_queries_of_its_position():
+def test_a_temperature_multiplies_the_queries_of_its_position() -> None:
     qkv, cos_sin, factors = randn(3, 6 * 8), randn(10, 8, seed=1), randn(10, seed=2)
     positions, slots = torch.tensor([1, 2, 9]), torch.tensor([4, -1, 6])
     results = []
@@ -228,7 +238,7 @@ def test_a_temperature_multiplies_the_queries_of_its_position():
     assert torch.equal(results[0][1], results[1][1])
 
 
-def test_a_shared_plan_changes_nothing():
+def test_a_shared_plan_changes_nothing() -> None:
     qkv, cos_sin = randn(3, 6 * 8), randn(10, 8, seed=1)
     positions, slots = torch.tensor([1, 2, 3]), torch.tensor([4, -1, 6])
     plan = plan_rope(cos_sin, positions, slots)
@@ -274,6 +284,6 @@ def test_a_shared_plan_changes_nothing():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(call, message):
+def test_what_does_not_fit_is_refused_by_name(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

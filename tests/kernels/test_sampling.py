@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,9 @@ def allowed_by_definition(
     top_p=st.sampled_from([1.0, 0.999, 0.83, 0.31, 0.0101]),
     min_p=st.sampled_from([0.0, 0.0213, 0.31]),
 )
-def test_exactly_the_tokens_that_the_filters_keep_can_be_drawn(scores, temperature, top_k, top_p, min_p):
+def test_exactly_the_tokens_that_the_filters_keep_can_be_drawn(
+    scores: Any, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     """No token outside is drawn in 4,000 draws, and each one inside that is not too rare is."""
     logits = [score * 0.37 for score in scores]
     allowed = allowed_by_definition(logits, temperature, top_k, top_p, min_p)
@@ -82,7 +85,7 @@ def test_exactly_the_tokens_that_the_filters_keep_can_be_drawn(scores, temperatu
 @pytest.mark.long
 @pytest.mark.parametrize("vocab", [100, 3000])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (40, 1.0), (40, 0.8), (0, 0.9999)])
-def test_draws_follow_the_filtered_distribution(vocab, top_k, top_p):
+def test_draws_follow_the_filtered_distribution(vocab: int, top_k: int, top_p: float) -> None:
     """A chi-square test over 8,000 draws with fixed seeds; a fair sampler fails it once in 10,000 seeds."""
     generator = torch.Generator().manual_seed(vocab + top_k)
     logits = torch.randn(vocab, generator=generator) * 2
@@ -109,7 +112,7 @@ def test_draws_follow_the_filtered_distribution(vocab, top_k, top_p):
     assert statistic < limit
 
 
-def test_a_token_depends_on_nothing_but_its_row():
+def test_a_token_depends_on_nothing_but_its_row() -> None:
     """The same row drawn alone, and in any order among others, gives the same token."""
     generator = torch.Generator().manual_seed(3)
     rows, vocab = 24, 500
@@ -130,7 +133,7 @@ def test_a_token_depends_on_nothing_but_its_row():
         assert alone.item() == together[row].item()
 
 
-def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_among_equals():
+def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_among_equals() -> None:
     logits = torch.tensor([[1.0, 5.0, 5.0, 2.0], [7.0, 7.0, 7.0, 7.0], [float("-inf"), -3.0, -3.0, -4.0]])
     assert draw(logits, temperature=0.0).tolist() == [1, 0, 1]
     # Also beside rows that do draw, and with filters that have no say.
@@ -140,20 +143,20 @@ def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_among_equals
     assert tokens[[0, 2]].tolist() == [1, 1]
 
 
-def test_masked_tokens_are_never_drawn():
+def test_masked_tokens_are_never_drawn() -> None:
     logits = torch.zeros(3000, 50)
     logits[:, ::2] = float("-inf")
     assert (draw(logits, temperature=5.0) % 2 == 1).all()
 
 
-def test_a_very_high_temperature_is_uniform_and_a_very_low_one_greedy():
+def test_a_very_high_temperature_is_uniform_and_a_very_low_one_greedy() -> None:
     logits = torch.arange(8.0).expand(8000, 8)
     counts = torch.bincount(draw(logits, temperature=1e6), minlength=8)
     assert ((counts - 1000).abs() < 150).all()
     assert (draw(logits, temperature=1e-3) == 7).all()
 
 
-def test_noise_differs_between_seeds_positions_and_tokens():
+def test_noise_differs_between_seeds_positions_and_tokens() -> None:
     """Neighbouring keys share no more bits than chance: about half of them differ, for each kind of neighbour."""
     seeds = torch.tensor([0, 1, 2**32, 2**33, 0, 0])
     positions = torch.tensor([0, 0, 0, 0, 1, 2])
@@ -167,7 +170,7 @@ def test_noise_differs_between_seeds_positions_and_tokens():
     assert ((flips - 0.5).abs() < 0.06).all()
 
 
-def test_the_noise_is_standard_gumbel():
+def test_the_noise_is_standard_gumbel() -> None:
     """Its mean is Euler's constant, its variance π²/6, and its distribution exp(-exp(-x))."""
     noise = gumbel_noise(torch.arange(100), torch.zeros(100, dtype=torch.int64), 5000).double().flatten()
     assert noise.mean().item() == pytest.approx(0.57722, abs=0.01)
@@ -179,7 +182,7 @@ def test_the_noise_is_standard_gumbel():
     assert torch.isfinite(noise).all()
 
 
-def test_the_integers_behind_the_noise_never_change():
+def test_the_integers_behind_the_noise_never_change() -> None:
     """Recorded once: a seed means the same tokens in every version and on every device."""
     bits = random_bits(torch.tensor([0, 42, -7]), torch.tensor([0, 9, 2**33 + 5]), 3)
     assert bits.tolist() == RECORDED
@@ -192,7 +195,7 @@ RECORDED = [
 ]
 
 
-def test_penalties_follow_their_definitions():
+def test_penalties_follow_their_definitions() -> None:
     """Repetition counts prompt and output and acts by sign; the other two count generated tokens only."""
     logits = torch.tensor([[2.0, -2.0, 2.0, -2.0, 1.0]])
     prompt = torch.tensor([[True, True, False, False, False]])
@@ -201,7 +204,7 @@ def test_penalties_follow_their_definitions():
     torch.testing.assert_close(logits, torch.tensor([[1.0, -4.0, 1.0 - 1.5 - 0.25, -4.0 - 0.5 - 0.25, 1.0]]))
 
 
-def test_neutral_penalties_change_no_bit():
+def test_neutral_penalties_change_no_bit() -> None:
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
     ones, zeros = torch.ones(2), torch.zeros(2)
@@ -211,7 +214,7 @@ def test_neutral_penalties_change_no_bit():
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 95])
-def test_a_bitmask_bans_exactly_the_tokens_whose_bit_is_clear(vocab):
+def test_a_bitmask_bans_exactly_the_tokens_whose_bit_is_clear(vocab: int) -> None:
     generator = torch.Generator().manual_seed(vocab)
     words = -(-vocab // 32)
     bitmask = torch.randint(-(2**31), 2**31, (3, words), generator=generator).int()
@@ -233,6 +236,6 @@ def test_a_bitmask_bans_exactly_the_tokens_whose_bit_is_clear(vocab):
         (lambda: apply_bitmask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int64)), "int32"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(call, message):
+def test_what_does_not_fit_is_refused_by_name(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -231,7 +231,8 @@ def test_responses_continue_what_is_stored(visit: Any, pocket: Live) -> None:
     choose(page, "responses")
     sent: list[Any] = []
     page.on(
-        "request", lambda each: each.url.endswith("/v1/responses") and sent.append(json.loads(each.post_data))
+        "request",
+        lambda each: each.url.endswith("/v1/responses") and sent.append(json.loads(each.post_data)),  # type: ignore[func-returns-value]
     )
     seen.ask("Count from 3 to 7.")
     seen.ask("Count from 2 to 4.")
@@ -301,7 +302,8 @@ def test_a_response_is_not_stored_if_the_user_says_so(visit: Any, pocket: Live) 
     page.get_by_label("store", exact=True).select_option("false")
     sent: list[Any] = []
     page.on(
-        "request", lambda each: each.url.endswith("/v1/responses") and sent.append(json.loads(each.post_data))
+        "request",
+        lambda each: each.url.endswith("/v1/responses") and sent.append(json.loads(each.post_data)),  # type: ignore[func-returns-value]
     )
     seen.ask("Count from 3 to 7.")
     seen.ask("Count from 2 to 4.")

@@ -358,5 +358,5 @@ def test_unread_text_stays_short() -> None:
             )
             for piece in cut(text, [3]):
                 parser.push(TextDelta(piece))
-                unparsed = len(parser._cursor.text) - parser._cursor.pos
+                unparsed = len(parser._cursor.text) - parser._cursor.pos  # type: ignore[attr-defined]
                 assert unparsed <= longest + 3, (dialect, unparsed, text[:200])

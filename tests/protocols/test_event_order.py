@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.parsing.answers import answers
 
 from plumbline.answer.events import (
     ApprovalNeeded,
@@ -38,7 +39,7 @@ from plumbline.server.protocols.responses.compaction import Compacted
 from plumbline.server.protocols.responses.event_order import EVENT_ORDER, StepError, transition
 from plumbline.server.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
 
-from .test_writers import answers, as_json, response_writer
+from .test_writers import as_json, response_writer
 
 ALL_STEPS = {
     (machine, state, step)
@@ -121,7 +122,7 @@ def test_every_stream_is_a_walk_of_the_table(
 
 def test_every_transition_occurs() -> None:
     """Law 2."""
-    call = [ToolCallDelta("{}"), ToolCallEnd()]
+    call: list[OutputEvent] = [ToolCallDelta("{}"), ToolCallEnd()]
     items: list[OutputEvent | Compacted] = [
         Compacted("sealed"),
         ReasoningDelta("a"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -130,7 +131,7 @@ def test_a_call_that_a_limit_cut_needs_no_output(arguments: str, status: dict[st
 @example(["thought"], False)
 def test_an_answer_is_read_as_in_a_chat_completion(kinds: list[str], goes_on: bool) -> None:
     """Law: no thought, text or call of an answer is lost, and its calls are in one message, before their results."""
-    made = {
+    made: dict[str, Callable[[int], dict[str, Any]]] = {
         "thought": lambda n: {**THOUGHT, "content": [{"type": "reasoning_text", "text": f"<thought {n}>"}]},
         "text": lambda n: {"role": "assistant", "content": f"<text {n}>"},
         "call": lambda n: {**FUNCTION_CALL, "call_id": f"c{n}", "name": f"f{n}"},

@@ -190,9 +190,10 @@ def test_a_thread_is_refused_with_the_code_that_clients_know() -> None:
 def test_what_changes_nothing_is_taken() -> None:
     """Claude Code sends the last."""
     edits = [{"type": "clear_thinking_20251015", "keep": keep} for keep in ("all", {"type": "all"})]
-    for nothing in (
+    nothing: tuple[dict[str, Any], ...] = (
         {"mcp_servers": []},
         {"context_management": {}},
         {"context_management": {"edits": edits}},
-    ):
-        assert read(**nothing) == read()
+    )
+    for fields in nothing:
+        assert read(**fields) == read()

@@ -92,7 +92,7 @@ def strict_schemas(depth: int = 3) -> st.SearchStrategy[dict[str, Any]]:
             st.lists(inner, min_size=1, max_size=2).map(lambda items: {"anyOf": items}),
         )
 
-    return objects(st.recursive(leaves, wrapped, max_leaves=depth * 3))
+    return objects(st.recursive(leaves, wrapped, max_leaves=depth * 3))  # type: ignore[arg-type]
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def fields(kind: str, required: dict[str, Any], **optional: Any) -> st.SearchStr
 
 
 inputs = st.lists(st.fixed_dictionaries({"type": st.just("input_text"), "text": texts}), max_size=3)
-answers = st.lists(
+answers: st.SearchStrategy[Any] = st.lists(
     st.one_of(
         st.fixed_dictionaries(
             {"type": st.just("output_text"), "text": texts},

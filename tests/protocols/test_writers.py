@@ -232,7 +232,7 @@ def test_the_chunks_of_a_completion_fold_to_its_answer(
         assert (ours["logprobs"] is not None) == logprobs
         if logprobs:
             check_text_logprobs(ours["text"], ours["logprobs"])
-            empty = {key: [] for key in ours["logprobs"]}
+            empty: dict[str, list[Any]] = {key: [] for key in ours["logprobs"]}
             assert (theirs["logprobs"] or empty) == ours["logprobs"]
 
 
@@ -298,7 +298,7 @@ def test_the_official_client_adds_the_events_up_to_the_response(events: list[Out
         theirs = state._completed_response
         assert theirs is not None
         ours = json.loads(encode(writer.response))
-        assert [item["id"] for item in ours["output"]] == [item.id for item in theirs.output]
+        assert [item["id"] for item in ours["output"]] == [item.id for item in theirs.output]  # type: ignore[union-attr]
         assert theirs.output_text == "".join(e.text for e in events if isinstance(e, TextDelta))
 
 

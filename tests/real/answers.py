@@ -138,12 +138,12 @@ def _templates(asking: _Asking, model: Model, file: Path) -> Iterator[str]:
     template = metadata["tokenizer.chat_template"]
     named = {"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""}
     cases = [(dialog, None) for dialog in _DIALOGS]
-    cases += [(dialog, [TOOL]) for dialog in _WITH_TOOLS if model.calls]
+    cases += [(dialog, [TOOL]) for dialog in _WITH_TOOLS if model.calls]  # type: ignore[misc]
     for dialog, tools in cases:
         (wanted,), _ = render_jinja_template(
             [dialog], tools=tools, chat_template=template, add_generation_prompt=True, **named
         )
-        fields = {"messages": _as_sent(dialog)} | ({"tools": tools} if tools else {})
+        fields = {"messages": _as_sent(dialog)} | ({"tools": tools} if tools else {})  # type: ignore[redundant-expr]
         if asking.tokenize(**fields) != tokenizer.encode_rendered(wanted):
             yield f"the prompt of {dialog!r:.80} is not the one that transformers renders"
 

@@ -202,7 +202,7 @@ def compare_converted(converter: Path) -> Iterator[tuple[str, Verdict]]:
         converter: a folder with llama.cpp's packages `conversion` and `gguf`.
     """
     cases = {case.name: case for case in [*CASES, Case("qwen2", {})] if not case.is_compiled}
-    tried_as = {name: (name, {}, _OPTIONS.get(name, {})) for name in NAMED}
+    tried_as: dict[str, Any] = {name: (name, {}, _OPTIONS.get(name, {})) for name in NAMED}
     tried_as |= {f"{name}, older": (name, {}, {"older": True}) for name in _OLDER}
     tried_as |= {f"text of {name}": (text, {}, {"architecture": name}) for name, text in _OF_IMAGES.items()}
     for name in _MERGED:

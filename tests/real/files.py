@@ -105,7 +105,7 @@ def _address() -> str:
         found = re.search(rf'href="([^"]*{re.escape(_ARCHIVE)}[^"]*)"', page.read().decode())
     if found is None:
         raise FileNotFoundError(f"the index has no {_ARCHIVE}")
-    return urljoin(index, found[1])
+    return urljoin(index, found[1])  # type: ignore[no-any-return]
 
 
 def models(given: Path | None) -> list[tuple[Model, Path]]:

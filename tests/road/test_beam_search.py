@@ -99,9 +99,10 @@ def test_a_wide_search_finds_what_trying_everything_finds(
 
 @given(st.integers(0, 10**6), st.integers(1, 2), st.integers(1, 5), penalties)
 def test_a_narrow_search_follows_the_definition(seed: int, width: int, length: int, penalty: float) -> None:
-    open_, complete = [()], []
+    open_: list[Any] = [()]
+    complete: list[Any] = []
     for _ in range(length):
-        longer = []
+        longer: list[Any] = []
         for tokens in open_:
             values = distribution(seed, PROMPT + tokens)
             for token in sorted(range(VOCAB), key=lambda token: -values[token])[: 2 * width]:

@@ -182,7 +182,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
                 subprocess.run(["ip", *command.split()], check=True)
             with open(folder / "log", "wb") as log:
                 # All processes end with the first one of their namespace.
-                command = [
+                isolated = [
                     "unshare",
                     "--pid",
                     "--fork",
@@ -192,7 +192,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
                     "bash",
                     str(folder / "node"),
                 ]
-                node = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                node = subprocess.Popen(isolated, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 try:
                     wait_for(found.is_ready, 180)
                     yield found

@@ -80,7 +80,7 @@ def test_the_seed_decides() -> None:
 
 def test_the_network_is_small() -> None:
     tokenizer = vocabulary.build(load(DEFAULT))
-    network = training.Network(training.shape_for(tokenizer))
+    network = training.Network(training.shape_for(tokenizer))  # type: ignore[attr-defined]
 
     assert sum(parameter.numel() for parameter in network.parameters()) < 1_000_000
 

@@ -91,7 +91,7 @@ async def test_abandoned_responses_are_found_by_an_index(postgres_url: str) -> N
         copies = f"INSERT INTO responses (id, {columns}) SELECT 'c' || n, {columns} FROM responses"
         copies += ", generate_series(1, 999) n"
         statement = store._abandoned(responses.c.id, responses.c.lease_until).limit(32)  # type: ignore[attr-defined]
-        query = statement.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})
+        query = statement.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})  # type: ignore[no-untyped-call]
 
         def work(connection: sa.Connection) -> str:
             connection.execute(sa.text(copies))

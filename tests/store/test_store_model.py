@@ -74,7 +74,7 @@ class StoreMachine(RuleBasedStateMachine):
         for table in tables.metadata.sorted_tables:
             if table is not tables.secrets:
                 query = sa.select(sa.func.count()).select_from(table)
-                found = await self.store._database.run(lambda c, query=query: c.scalar(query))
+                found = await self.store._database.run(lambda c, query=query: c.scalar(query))  # type: ignore[misc]
                 assert found == 0, table.name
 
     # Responses: ids of an owner begin with its name, as random ids never meet.
@@ -207,8 +207,8 @@ LAWS = settings(max_examples=EXPLORED or 5, stateful_step_count=25)
 
 
 def test_a_file_behaves_as_a_model() -> None:
-    run_state_machine_as_test(lambda: StoreMachine(None), settings=LAWS)
+    run_state_machine_as_test(lambda: StoreMachine(None), settings=LAWS)  # type: ignore[arg-type]
 
 
 def test_postgresql_behaves_as_a_model(postgres_url: str) -> None:
-    run_state_machine_as_test(lambda: StoreMachine(postgres_url), settings=LAWS)
+    run_state_machine_as_test(lambda: StoreMachine(postgres_url), settings=LAWS)  # type: ignore[arg-type]

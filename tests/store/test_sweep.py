@@ -15,14 +15,13 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
+from support.stores.store_records import chat, item, record
 
 from plumbline.server.store.open import open_store
 from plumbline.server.store.records import ConversationRecord, ItemRecord
 from plumbline.server.store.sql.sql_store import SqlStore
 from plumbline.server.store.sql.sweep import Retention
 from plumbline.server.store.sql.tables import conversations
-
-from .test_sql_store import chat, item, record
 
 
 def opened_sql(url: str, retention: Retention) -> SqlStore:
@@ -108,7 +107,7 @@ def test_the_oldest_go_where_there_is_no_room(
                 conversation = ConversationRecord(id=name, owner="a", created_at=1)
                 await store.save_conversation(conversation, [ItemRecord(f"i{number}", filling)])
                 used = sa.update(conversations).where(conversations.c.id == name).values(used_at=moment)
-                await store._writer.write(lambda c, used=used: c.execute(used))
+                await store._writer.write(lambda c, used=used: c.execute(used))  # type: ignore[misc]
             await store._sweep()
             sizes[name] = (moment, store.stats().bytes - before)
         store._retention = Retention(max_age=None, max_bytes=room * 1_000)

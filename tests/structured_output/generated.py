@@ -153,7 +153,7 @@ class _Maker:
         return {"type": "boolean"}, lambda: self.draw.random() < 0.5
 
     def option(self, _: int) -> Part:
-        options = self.draw.choice(
+        options: list[Any] = self.draw.choice(
             [["open", "closed"], ["low", "mid", "high", "very high"], [1, 2, 3], ["a", None], ["€", "£", "$"]]
         )
         schema: dict[str, Any] = {"enum": options}

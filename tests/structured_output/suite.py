@@ -41,7 +41,7 @@ class Result(NamedTuple):
         reason: why it is refused, or the places that are not enforced.
         rejected: the valid instances that the grammar does not allow.
         allowed: the invalid instances that it allows.
-        count: how many instances there are.
+        total: how many instances there are.
     """
 
     keyword: str
@@ -50,7 +50,7 @@ class Result(NamedTuple):
     reason: str
     rejected: list[str]
     allowed: list[str]
-    count: int
+    total: int
 
 
 def results(folder: Path) -> Iterator[Result]:
@@ -70,7 +70,7 @@ def _result(keyword: str, group: dict[str, Any]) -> Result:
     rejected: list[str] = []
     allowed: list[str] = []
     for test in tests if grammar is not None else ():
-        fits = any(accepts(grammar, as_json_text(one)) for one in _orders(test["data"]))
+        fits = any(accepts(grammar, as_json_text(one)) for one in _orders(test["data"]))  # type: ignore[arg-type]
         if test["valid"] and not fits:
             rejected.append(as_json_text(test["data"]))
         if fits and not test["valid"]:
@@ -105,7 +105,7 @@ def page(found: list[Result], version: str) -> str:
         row[result.kind] += 1
     total = {kind: sum(row[kind] for row in files.values()) for kind in kinds}
     lines = [
-        _HEAD.format(version=version, schemas=len(found), instances=sum(one.count for one in found)),
+        _HEAD.format(version=version, schemas=len(found), instances=sum(one.total for one in found)),
         "| file | enforced | annotation | refused |",
         "|---|---|---|---|",
         *(

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.parsing.folding import Folded, fold
 
-from plumbline.answer.dialects.kinds.harmony import write_harmony
 from plumbline.answer.dialects.model_dialect import ModelDialect
+from plumbline.answer.dialects.parsers.harmony import write_harmony
 from plumbline.answer.dialects.parsers.render import render_utterance
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall

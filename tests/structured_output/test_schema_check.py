@@ -76,7 +76,7 @@ def test_a_refusal_names_the_place_and_lists_the_types() -> None:
 
 
 def test_the_number_of_schemas_is_bounded() -> None:
-    members = {str(number): {} for number in range(MAX_SCHEMAS)}
+    members: dict[str, Any] = {str(number): {} for number in range(MAX_SCHEMAS)}
     assert schema_violation({"properties": members}) == f"it contains more than {MAX_SCHEMAS} schemas"
     del members["0"]
     assert schema_violation({"properties": members}) is None

@@ -20,7 +20,7 @@ from plumbline.answer.structured_output.schema_repair import repaired
 
 from .walk import accepts, grammar_of
 
-_leaves = st.one_of(
+_leaves: st.SearchStrategy[Any] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"type": st.sampled_from(TYPES)}),
     st.fixed_dictionaries({"const": st.sampled_from((None, 1, "x"))}),
@@ -70,7 +70,7 @@ DAMAGE: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
         lambda schema: {"description": ["a"], "examples": {"a": 1}, "deprecated": "no", **schema},
     ),
 )
-_LANGUAGE = {
+_LANGUAGE: dict[str, str] = {
     "string": "str",
     "integer": "Long",
     "number": "double",

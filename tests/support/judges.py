@@ -324,7 +324,7 @@ def _item(stream: _Events, index: int) -> Json:
 
 def _ended(item: Json) -> bool:
     """Whether an item is whole; a call of an MCP server may have failed, and its other items have no status."""
-    return item.get("status", "completed") == "completed" or (
+    return bool(item.get("status", "completed") == "completed") or (
         item["type"] == "mcp_call" and item["status"] == "failed"
     )
 

@@ -52,4 +52,4 @@ class Language:
         """Whether the whole text is one of them."""
         matcher = self._matcher.deep_copy()
         tokens = list(text.encode())
-        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())

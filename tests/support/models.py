@@ -313,6 +313,7 @@ def _tiny_model() -> tuple[Transformer, LarkCompiler]:
         library=load(),
     )
     # Weights of the usual spread make every token almost equally likely; these have opinions.
+    assert isinstance(model.embedding, torch.Tensor)
     model.embedding.mul_(25.0)
     return model, grammars
 

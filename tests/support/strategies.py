@@ -12,7 +12,7 @@ S = TypeVar("S", str, bytes, list)  # type: ignore[type-arg]
 @st.composite
 def cuts(draw: st.DrawFn, whole: S) -> list[S]:
     """Every way of cutting a sequence, with empty pieces too."""
-    places = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    places: list[int] = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=12)))
     return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
 
 

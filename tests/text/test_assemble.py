@@ -66,7 +66,8 @@ def test_logprob_bytes_are_a_prefix_of_the_text_at_every_moment_and_equal_at_the
     """LP-03, LP-07: concatenated `bytes` equal the content bytes, also when a stop string ends inside a token."""
     pieces = [ids] if data is None else data.draw(cuts(ids))
     deltas, _ = assemble(pieces, stop=stop, include_stop=include)
-    text, entries = "", []
+    text = ""
+    entries: list[Any] = []
     for delta in deltas:
         text += delta.text
         entries += delta.logprobs

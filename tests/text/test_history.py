@@ -170,6 +170,7 @@ def test_every_template_takes_what_agents_send(path: Path) -> None:
                 found = rendered_with(messages) or ""
                 assert "one" not in found or ("two" in found and "three" in found)
     for kind, messages in () if usual is None else BUSY.items():
+        assert usual is not None
         with about(kind):
             found = rendered_with(messages, TOOL) or ""
             for message in messages:
@@ -231,7 +232,7 @@ def test_a_template_with_every_refusal_shows_every_conversation(kinds: list[str]
                 words += [word] if kind == "answer" else []
             case _:
                 said = {"content": f"{word}t", "reasoning": f"{word}r"} if kind == "thoughts" else {}
-                messages.append(Message(role="assistant", tool_calls=calls, **said))
+                messages.append(Message(role="assistant", tool_calls=calls, **said))  # type: ignore[arg-type]
                 messages += [
                     Message(role="tool", content=f"{call.id}o", tool_call_id=call.id) for call in calls[::-1]
                 ]
@@ -312,7 +313,7 @@ def test_what_a_request_has_besides_its_messages_does_not_hide_an_omission() -> 
     for hint, tool in (("osprey", msgspec.structs.replace(TOOL, description="An osprey.")), ("", TOOL)):
         prompt = ChatPrompt(messages=conversation, tools=(tool,), template_kwargs={"hint": hint})
         assert "Basel" in renderer.text(prompt)
-    conversation = (*conversation, Message(role="assistant", content="It is "))
+    conversation = (*conversation, Message(role="assistant", content="It is "))  # type: ignore[assignment]
     for cut in (True, False):
         assert "Basel" in Renderer(TOKENIZER, template).text(
             ChatPrompt(messages=conversation, add_generation_prompt=not cut, continue_final_message=cut)

@@ -215,7 +215,7 @@ def test_a_prompt_is_the_one_that_transformers_makes(
     roles = ["user", "assistant"] * 2
     messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
     text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate)
-    prompt = ChatPrompt(messages=tuple(Message(**m) for m in messages), add_generation_prompt=generate)
+    prompt = ChatPrompt(messages=tuple(Message(**m) for m in messages), add_generation_prompt=generate)  # type: ignore[arg-type]
 
     assert theirs.encode(text, add_special_tokens=False) == RENDERER.token_ids(prompt)
 

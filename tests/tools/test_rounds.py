@@ -142,7 +142,7 @@ def test_undeclared_tools_of_all_rounds_are_named_once() -> None:
         return msgspec.structs.replace(end("tool_calls"), undeclared_tools=names)
 
     answers = ([*written("box__add"), ended("a", "b")], [TextDelta("x"), ended("b", "c")])
-    events, _ = asyncio.run(played(turn(), Caller(), *answers))
+    events, _ = asyncio.run(played(turn(), Caller(), *answers))  # type: ignore[arg-type]
 
     assert isinstance(events[-1], Finish)
     assert events[-1].undeclared_tools == ("a", "b", "c")

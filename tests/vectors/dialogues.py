@@ -268,7 +268,7 @@ _LAYOUTS: list[tuple[str, str, Write, dict[str, str], bool]] = [
 def files() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the content of each file."""
     for name, template, write, tokens, has_tools in _LAYOUTS:
-        cases = []
+        cases: list[dict[str, Any]] = []
         for title, messages, with_tools in _DIALOGUES:
             if with_tools and not has_tools:
                 continue

@@ -28,7 +28,7 @@ _PARIS = ['{"ci', 'ty": "Pa', 'ris"}']
 
 def _events(blocks: list[tuple[str, list[str]]], reason: str = "end_turn") -> list[Event]:
     """Return the events of a message; each block is its type and the pieces of its text or of its input."""
-    start = {
+    start: dict[str, Any] = {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
         "stop_sequence": None, "usage": {**_USAGE, "output_tokens": 0},
     }  # fmt: skip

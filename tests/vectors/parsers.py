@@ -244,7 +244,7 @@ def _drawn(draw: random.Random) -> Iterator[tuple[str, str | None, tuple[Any, ..
     """Yield drawn messages with odd characters and places of markers."""
     atoms = (*"a \n<>{}[]`|()=,:;\"'\\", "é", "🎉", "word", "null", "</", "<|", "\t", *_M)
     for number in range(6):
-        values = {
+        values: dict[str, Any] = {
             key: "".join(draw.choice(atoms) for _ in range(draw.randint(1, 7)))
             for key in draw.sample(("city", "note"), draw.randint(1, 2))
         }

@@ -48,7 +48,7 @@ def test_the_files_fit_the_schema_and_name_rules_that_exist(suite: str) -> None:
 def test_every_dialect_has_forty_vectors() -> None:
     known = {path.stem for path in (FOLDER / "parsers").glob("*.json")}
     for dialect in (*TOOL_DIALECTS.values(), *REASONING_DIALECTS.values()):
-        assert {dialect.name, f"reasoning-{dialect.name}"} & known, dialect.name
+        assert {dialect.name, f"reasoning-{dialect.name}"} & known, dialect.name  # type: ignore[attr-defined]
     # The schema demands at least forty in each file.
     assert all(cases >= 40 for _, cases in counts(FOLDER).values())
 

@@ -247,6 +247,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_counterpart_is_refused_by_name_and_without_a_hint(name: str) -> None:
+    root: Any
     root, body, param = REFUSED[name]
     with pytest.raises(ApiError) as refused:
         read(decode_leniently(root, raw(body))[0])
@@ -258,6 +259,7 @@ def test_what_has_no_counterpart_is_refused_by_name_and_without_a_hint(name: str
 # Bodies that may have forms and may be valid
 
 texts = st.sampled_from(["", "a", "b", "so"])
+_ARGUMENTS: tuple[Any, ...] = ({}, "{}")
 arguments = st.sampled_from(["{}", {}, {"a": 1}, None])
 parts = st.sampled_from(
     [
@@ -283,14 +285,14 @@ messages = st.one_of(
             "reasoning": st.none() | texts,
             "reasoning_content": st.none() | texts,
             "refusal": st.none() | texts,
-            "tool_calls": st.sampled_from([None, [], *(called(a)[0]["tool_calls"] for a in ({}, "{}"))]),
+            "tool_calls": st.sampled_from([None, [], *(called(a)[0]["tool_calls"] for a in _ARGUMENTS)]),
         },
     ),
     st.just({"role": "tool", "tool_call_id": "c", "content": "r"}),
     arguments.map(lambda value: {"role": "assistant", "function_call": {"name": "f", "arguments": value}}),
 )
 stops = st.none() | texts | st.lists(texts, max_size=7)
-shared = {
+shared: dict[str, Any] = {
     "stop": stops,
     "temperature": st.sampled_from([None, 0, 0.5, 9]),
     "structural_tag": st.sampled_from([None, TAG]),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from typing import Any
 
 
-def make(data: bytes):
+def make(data: bytes) -> Any:
     """Return a handler that follows the first word of its payload."""
 
     def handle(payload: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ class Simulation:
         self.now = 0.0
         self.turns = Turns(places, 1000, lambda: self.now)
         self.places = places
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.costs = {client: itertools.cycle(each) for client, each in costs.items()}
         self.ends: list[tuple[float, int, asyncio.Event]] = []
         self.count = itertools.count()

@@ -29,7 +29,7 @@ def seen(changes: Any, *names: str, key: str | None = KEY) -> dict[str, Transcri
     return {one.scenario: one for one in found}
 
 
-LACKS = [
+LACKS: list[Any] = [
     ("responses", "responses/tool", lambda path, _: (404, NOT_HERE) if path == "/v1/responses" else None),
     (
         "completions",
@@ -198,11 +198,12 @@ def keyless(models: int) -> Any:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/v1/models") and models != 200:
             await send({"type": "http.response.start", "status": models, "headers": []})
-            return await send({"type": "http.response.body", "body": b"{}"})
+            await send({"type": "http.response.body", "body": b"{}"})
+            return
         if scope["type"] != "lifespan":
             headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
             scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {KEY}".encode())]}
-        return await inner(scope, receive, send)
+        await inner(scope, receive, send)
 
     return serve
 
@@ -224,11 +225,12 @@ def refusing(chat: int, models: int) -> Any:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         sent_key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
         if scope["type"] != "http" or sent_key == f"Bearer {KEY}":
-            return await inner(scope, receive, send)
+            await inner(scope, receive, send)
+            return
         status = models if scope["path"].startswith("/v1/models") else chat
         headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        return await send({"type": "http.response.body", "body": json.dumps(NOT_HERE).encode()})
+        await send({"type": "http.response.body", "body": json.dumps(NOT_HERE).encode()})
 
     return serve
 

@@ -327,7 +327,13 @@ def test_a_missing_operation_is_rejected() -> None:
 
 def test_a_null_inside_of_an_item_is_a_field_left_out() -> None:
     """Items are unions of schemas; violations refer to the schema of the item's type."""
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "status": None}
+    thought: dict[str, Any] = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": None,
+        "status": None,
+    }
     text = {"type": "output_text", "text": "", "annotations": []}
 
     assert list(violations("OutputItem", thought)) == []

@@ -83,7 +83,7 @@ def test_every_value_of_the_published_types_is_valid(name: str) -> None:
 
 
 def test_what_neither_allows_is_a_violation() -> None:
-    good = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    good: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     good |= {
         "stop_reason": "end_turn",
         "stop_sequence": None,
@@ -142,7 +142,7 @@ def accused(seen: Transcript) -> dict[str, Any]:
 
 
 def empty_citations(answer: Json) -> None:
-    for block in answer.get("content", ()) if isinstance(answer, dict) else ():
+    for block in answer.get("content", ()):
         if isinstance(block, dict) and block.get("type") == "text":
             block["citations"] = []
 

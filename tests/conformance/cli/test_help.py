@@ -91,7 +91,7 @@ def test_the_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -
 def test_the_server_has_one_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(WITH_URL) == {"check", "watch", "fuzz", "compare", "bench", "list", "run"}
     for name in set(WITH_URL) - {"run"}:  # It talks to a model, which stands first.
-        assert parser(name).usage.split()[2].strip("[]") == "URL"
+        assert str(parser(name).usage).split()[2].strip("[]") == "URL"
         for former in ("--base-url", "--upstream", "--url"):
             with pytest.raises(SystemExit) as ended:
                 main([name, former, "http://h/v1"])

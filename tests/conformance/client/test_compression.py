@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import itertools
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def _deflate_without_header(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-CODINGS = {
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": _gzip,
     "x-gzip": _gzip,
     " GZip ": _gzip,

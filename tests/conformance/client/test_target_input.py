@@ -18,13 +18,13 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.client.http import sender
 from plumbline_conformance.client.target_input import (
     _FRAMING,
-    UnusableInput,
     base_url_of,
     capabilities_of,
     headers_of,
     joined,
     key_of,
 )
+from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.scenario import CAPABILITIES, Request, Target
 from plumbline_conformance.transcript.exchange import Exchange

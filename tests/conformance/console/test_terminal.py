@@ -21,7 +21,7 @@ from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.standing import UNASKED
 
-ENTRIES = ["plumbline.cli", pytest.param("plumbline_conformance.cli", marks=pytest.mark.long)]
+ENTRIES: list[Any] = ["plumbline.cli", pytest.param("plumbline_conformance.cli", marks=pytest.mark.long)]
 """The complete command, and the judge alone."""
 RUN = """
 import importlib, signal, sys

@@ -28,7 +28,8 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            return await inner(scope, receive, send)
+            await inner(scope, receive, send)
+            return
         content = b""
         more = True
         while more:
@@ -45,7 +46,8 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
             headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
             headers += [(name.encode(), text.encode()) for name, text in more_headers.items()]
             await send({"type": "http.response.start", "status": status, "headers": headers})
-            return await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+            await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+            return
 
         async def again() -> Any:
             return {"type": "http.request", "body": content, "more_body": False}
@@ -53,7 +55,7 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
         if open_to_all:
             headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
             scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {KEY}".encode())]}
-        return await inner(scope, again, send)
+        await inner(scope, again, send)
 
     return serve
 
@@ -64,7 +66,8 @@ def reference_but(changes: Any) -> Any:
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            return await inner(scope, receive, send)
+            await inner(scope, receive, send)
+            return
         message = await receive()
         body = message.get("body", b"")
         try:
@@ -76,12 +79,13 @@ def reference_but(changes: Any) -> Any:
             status, content = answer
             headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
             await send({"type": "http.response.start", "status": status, "headers": headers})
-            return await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+            await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+            return
 
         async def again() -> Any:
             return message
 
-        return await inner(scope, again, send)
+        await inner(scope, again, send)
 
     return serve
 

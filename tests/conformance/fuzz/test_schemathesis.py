@@ -60,13 +60,13 @@ BOUNDED = read(SERVER, coverage=True).include(path=sorted(SMALL))
 
 
 @pytest.mark.long
-@DRAWN.parametrize()
+@DRAWN.parametrize()  # type: ignore[untyped-decorator]
 @FEW
 def test_examples_and_random_requests_are_answered_by_the_contract(case: Any) -> None:
     case.call_and_validate(checks=CHECKS)
 
 
-@BOUNDED.parametrize()
+@BOUNDED.parametrize()  # type: ignore[untyped-decorator]
 @FEW
 def test_boundaries_are_answered_by_the_contract(case: Any) -> None:
     case.call_and_validate(checks=CHECKS)
@@ -99,7 +99,7 @@ def chains(server: Any, **fields: Any) -> type[Any]:
     """
     schema = read(server, coverage=False).include(path_regex="^/v1/responses")
 
-    @schema.hook
+    @schema.hook  # type: ignore[untyped-decorator]
     def map_body(context: Any, body: Any) -> Any:
         if context.operation.path != "/v1/responses":
             return body

@@ -150,9 +150,14 @@ def unsound(change: Callable[[Any], object]) -> Mutation:
     return mutate
 
 
-ENVELOPED = ("errors/broken-json", "errors/wrong-types", "errors/hostile", "errors/unknown-response")
+ENVELOPED = (
+    "errors/broken-json",
+    "errors/wrong-types",
+    "errors/hostile",
+    "errors/unknown-response",
+    "errors/unknown-route",
+)
 """Scenarios with mutants of their own for the error object."""
-ENVELOPED += ("errors/unknown-route",)
 
 
 def _laws(slug: str) -> list[tuple[str, Mutation, str]]:

@@ -139,7 +139,7 @@ def renamed(exchange: Exchange) -> Exchange:
     return changed(exchange, name=f"{exchange.name}/2", frames=[(0.0, other)], headers=headers)
 
 
-def without(*path: str | int) -> Callable[[Any], object]:
+def without(*path: str | int | slice) -> Callable[[Any], object]:
     """Remove a field."""
 
     def change(value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from mutants.basic import put
@@ -146,13 +147,18 @@ def answered(name: str) -> Mutation:
     return mutate
 
 
+def _rewritten(change: Any, exchange: Exchange, _: Exchange) -> Exchange:
+    changed_exchange: Exchange = rewritten(change)(exchange)
+    return changed_exchange
+
+
 def of_answers(change: Any, *places: int) -> Mutation:
     """Change the JSON of some of the repeated answers."""
 
     def mutate(seen: Transcript) -> Transcript:
         for place in places:
             exchange = seen.exchanges[place]
-            seen = each(exchange.name, lambda _, one=exchange: rewritten(change)(one))(seen)
+            seen = each(exchange.name, partial(_rewritten, change, exchange))(seen)
         return seen
 
     return mutate

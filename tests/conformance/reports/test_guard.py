@@ -105,7 +105,7 @@ def recorded(draw: st.DrawFn) -> Transcript:
     foreign = st.lists(FOREIGN, max_size=4).map(_numbered)
     exchanges = draw(truncated(scenario) | foreign)
     skipped = draw(st.sampled_from([None, None, None, "because"]))
-    again = draw(st.sampled_from([[], [], [exchanges], [[]]]))
+    again: list[list[Exchange]] = draw(st.sampled_from([[], [], [exchanges], [[]]]))
     return Transcript(scenario=scenario, exchanges=exchanges, skipped=skipped, again=again)
 
 

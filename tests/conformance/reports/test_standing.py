@@ -6,7 +6,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -51,8 +51,9 @@ def reported(
     verdicts: dict[str, str], listed: dict[str, str], lacks: str = "", profile: str = "full", reason: str = ""
 ) -> Report:
     findings = [
-        Finding(check=name, verdict=verdict, reason=reason or None) for name, verdict in verdicts.items()
-    ]  # type: ignore[arg-type]
+        Finding(check=name, verdict=cast(Any, verdict), reason=reason or None)
+        for name, verdict in verdicts.items()
+    ]
     names = dict.fromkeys(name.rsplit("/", 1)[0] for name in verdicts)
     seen = [
         Transcript(scenario=name, exchanges=[], skipped="it is not there", lacks=lacks)

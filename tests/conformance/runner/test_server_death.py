@@ -311,7 +311,8 @@ def test_what_has_to_be_refused_comes_last_and_alone() -> None:
 def test_the_time_of_a_run_ends_requests_in_flight() -> None:
     async def slow(scope: dict[str, object], receive: object, send: object) -> None:
         if scope["type"] == "lifespan":
-            return await application()(scope, receive, send)
+            await application()(scope, receive, send)
+            return None
         return await asyncio.sleep(3)
 
     with serving(slow) as base_url:

@@ -91,7 +91,8 @@ def moody(breaks: Callable[[int], bool]) -> tuple[Any, list[bool]]:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         nonlocal asked
         if scope["type"] != "http":
-            return await inner(scope, receive, send)
+            await inner(scope, receive, send)
+            return
         content = b""
         more = True
         while more:
@@ -108,7 +109,7 @@ def moody(breaks: Callable[[int], bool]) -> tuple[Any, list[bool]]:
         async def again() -> Any:
             return {"type": "http.request", "body": content, "more_body": False}
 
-        return await inner(scope, again, send)
+        await inner(scope, again, send)
 
     return serve, broken
 

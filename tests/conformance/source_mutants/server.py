@@ -181,7 +181,11 @@ def _serve(options: Sequence[str], change: Change | None, notes: LineNotes | Non
             put(change)
         from plumbline.cli import main
         from plumbline.server.loading.served_model import load
-        from plumbline.server.start import run, serve
+        from plumbline.server.start import run as start_run
+        from plumbline.server.start import serve as start_serve
+
+        run: Any = start_run
+        serve: Any = start_serve
 
         # The fault is in this process only.
         run.begin = lambda settings: None

@@ -79,6 +79,9 @@ def test_f1_is_that_of_the_confusion_matrix(pairs: list[tuple[bool, bool]]) -> N
         assert found.f1 is None
     else:
         assert found.f1 == pytest.approx(2 * hits / (2 * hits + extra + missed))
+        assert found.f1 is not None
+        assert found.low is not None
+        assert found.high is not None
         assert found.low <= found.f1 + 1e-9
         assert found.high >= found.f1 - 1e-9
     assert found.more == pytest.approx((extra - missed) / len(pairs))

@@ -192,8 +192,7 @@ def test_a_client_that_closed_its_side_still_gets_the_answer() -> None:
     link.back.data_received(ANSWERED)
 
     assert front.written == ANSWERED
-    assert front.closed
-    assert seen[0].error is None
+    assert (front.closed, seen[0].error) == (True, None)
 
 
 def _left(link: Link) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_servers.proxied_servers import GET, talk
@@ -28,7 +29,7 @@ from plumbline_conformance.watch import run_watch
 from plumbline_conformance.watch import watching as run
 from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.live import Tally
-from plumbline_conformance.watch.process import Inbox, Passing, Seen, framed
+from plumbline_conformance.watch.process import Inbox, Passing, ProxyProcess, Seen, framed
 from plumbline_conformance.watch.watching import Watcher
 
 
@@ -76,9 +77,9 @@ def test_a_proxy_that_dies_or_cannot_listen_is_reported(
 ) -> None:
     started = []
 
-    class Watched(run.ProxyProcess):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
+    class Watched(ProxyProcess):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             started.append(self)
 
     monkeypatch.setattr(run, "ProxyProcess", Watched)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def test_fences_are_those_of_whole_lines_in_every_cut(pieces: list[str]) -> None
 
 def read(name: str, text: str, size: int) -> tuple[str, list[str]]:
     parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
-    events = []
+    events: list[Any] = []
     for place in range(0, len(text), size):
         events += parser.push(TextDelta(text[place : place + size]))
     found = fold([*events, *parser.finish("stop")])

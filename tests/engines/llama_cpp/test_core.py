@@ -5,6 +5,8 @@ The model itself is tried by `tests/engines/contract`, where llama-cpp-python is
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -139,7 +141,7 @@ def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
     run.add("second", prompt, 1, prompt_logprobs=2)
     while run.core.has_work:
         chunks += [chunk for _, chunk in run.core.step()]
-    entries = chunks[0].prompt_logprobs
+    entries: Any = chunks[0].prompt_logprobs
     assert len(entries) == len(prompt)
     assert entries[0] is None
     for position, entry in enumerate(entries[1:], start=1):
@@ -167,7 +169,8 @@ def test_prompt_logprobs_are_whole_after_a_pause(steps: int, neighbours: int) ->
     chunks = []
     while run.core.has_work:
         chunks += [chunk for name, chunk in run.core.step() if name == "scored"]
-    assert [entry.token_id for entry in chunks[0].prompt_logprobs[1:]] == prompt[1:]
+    entries: Any = chunks[0].prompt_logprobs
+    assert [entry.token_id for entry in entries[1:]] == prompt[1:]
 
 
 @settings(max_examples=EXPLORED or 12, deadline=None)

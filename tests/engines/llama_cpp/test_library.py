@@ -150,4 +150,4 @@ def _logits(library: LlamaLibrary, sequence: int, tokens: list[int], start: int)
     positions = list(range(start, start + len(tokens)))
     wanted = [False] * (len(tokens) - 1) + [True]
     assert library.decode(tokens, positions, [sequence] * len(tokens), wanted) == "done"
-    return library.logits(1)[0].copy()
+    return library.logits(1)[0].copy()  # type: ignore[no-any-return]

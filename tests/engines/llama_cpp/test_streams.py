@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from engines.llama_cpp.checking_cache import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-
-from .test_core import Run
 
 prompts = st.lists(st.integers(2, 4), min_size=1, max_size=40)
 

@@ -17,7 +17,7 @@ def test_single_tokens_take_what_is_faster(
 ) -> None:
     """Also if some tokens are late, as at the start of a request."""
     now = 0.0
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now)  # type: ignore[attr-defined]
     threads, used = Threads(4), Counter[int]()
     for number in range(2000):
         chosen = threads.choose(1)

@@ -7,8 +7,8 @@ import time
 from copy import copy
 from typing import Any
 
+from engines.conftest import VOCAB, VOCABULARY, Driver, matcher
 from hypothesis import strategies as st
-from tests.engines.conftest import VOCAB, VOCABULARY, Driver, matcher
 
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarError, Matcher
@@ -105,7 +105,10 @@ GRAMMARS = {
 }
 BUDGET = ThinkingBudget(max_tokens=5, begin=((9,),), end=(7, 8, 11), inside=True, after=((10,),))
 LONG_BUDGET = ThinkingBudget(max_tokens=30, end=(7, 8, 11), inside=True)
-BANS = {"bad_words": ((6, 7), (12,), (6, 8, 6), (7, 6, 6), (8, 7, 8)), "banned_strings": ("ab", "bcd", "#$")}
+BANS: dict[str, Any] = {
+    "bad_words": ((6, 7), (12,), (6, 8, 6), (7, 6, 6), (8, 7, 8)),
+    "banned_strings": ("ab", "bcd", "#$"),
+}
 PENALTIES = {"frequency_penalty": 0.02, "presence_penalty": 0.05, "repetition_penalty": 1.05}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 import torch
+from engines.conftest import EOS, Driver, build_engine, config, tiny_model
+from engines.native.test_reproducibility import BACKENDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from support.laws import EXPLORED
-from tests.engines.conftest import EOS, Driver, build_engine, config, tiny_model
-from tests.engines.native.test_reproducibility import BACKENDS
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.engine import NativeEngine
@@ -143,7 +143,8 @@ def test_cached_prefixes_belong_to_one_adapter(tmp_path: Path) -> None:
     placed = {name: table.put(table.prepare(folder(name))) for name in "ab"}
     driver = build_engine(model)
     driver.core.adapters.update(placed)
-    prompt, answers, number = [7, 8, 9, 4] * 10, {}, 0
+    prompt, number = [7, 8, 9, 4] * 10, 0
+    answers: dict[Any, Any] = {}
 
     def cached(adapter: str | None, salt: str | None = None) -> int:
         nonlocal number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +21,13 @@ SETTINGS = settings(
 prompts = st.lists(st.integers(2, 95), min_size=1, max_size=60)
 
 
-def alone(engine: Build, prompt: list[int], **sampling: Any) -> list[int]:
+def alone(engine: Build, prompt: Sequence[int], **sampling: Any) -> list[int]:
     """The tokens of a request that has an engine for itself."""
     driver = engine()
-    driver.add("alone", prompt, **sampling)
+    driver.add("alone", list(prompt), **sampling)
     driver.run()
-    return driver.tokens["alone"]
+    tokens: list[int] = driver.tokens["alone"]
+    return tokens
 
 
 def test_prefixes_are_shared_within_a_salt_only(engine: Build) -> None:
@@ -286,7 +287,7 @@ def test_a_request_whose_logits_are_nan_ends_with_an_error_and_others_go_on(
         for row, state in enumerate(states):
             if state.request.request_id == "bad" and state.num_output_tokens == 2:
                 logits[row] = float("nan")
-        return pick(logits, states, *rest)
+        return pick(logits, states, *rest)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(sampler, "pick", spoiled)
     driver.add("good", range(2, 12), max_tokens=6, ignore_eos=True)

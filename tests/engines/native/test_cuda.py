@@ -102,7 +102,7 @@ class Gpu:
         return Event(self, blocking=blocking)
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: Stream) -> Iterator[None]:  # type: ignore[valid-type]
         """See torch."""
         before, self.current = self.current, stream
         yield
@@ -153,7 +153,7 @@ def test_a_step_reads_the_rows_of_its_image_however_late_it_runs(images: list[tu
 @pytest.mark.parametrize("fault", ["no wait", "no record"])
 def test_the_imagined_gpu_shows_what_torch_would_do(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = (Event, "synchronize") if fault == "no wait" else (Rows, "record_stream")
-    monkeypatch.setattr(*forgotten, lambda *_: None)
+    monkeypatch.setattr(*forgotten, lambda *_: None)  # type: ignore[call-overload]
     read = found([(1, 0), (1, 0)], lambda gpu: SideStream(CPU, gpu))
     assert any(value != number for value, number in read)
 

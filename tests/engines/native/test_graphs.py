@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import torch
+from engines.conftest import EOS, TOKENS, Driver, config, tiny_model
+from engines.native.kinds import KINDS, add, prompts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engines.conftest import EOS, TOKENS, Driver, config, tiny_model
-from tests.engines.native.kinds import KINDS, add, prompts
 from torch import Tensor
 
 from plumbline.engines.native.core import EngineCore
@@ -341,5 +341,7 @@ def test_a_step_of_proposals_is_one_graph(max_num_seqs: int, monkeypatch: pytest
     monkeypatch.setattr(ModelRunner, "_takes_graph", taking)
     driver.add("a", [5, 6, 7] * 8, temperature=0.0, max_tokens=60, ignore_eos=True)
     driver.run()
-    assert driver.core.scheduler.speculator.num_accepted > 10
+    speculator = driver.core.scheduler.speculator
+    assert speculator is not None
+    assert speculator.num_accepted > 10
     assert set(eager) == {24}, "only the prompt"

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from engines.conftest import EOS, config, tiny_model
+from engines.native.test_images import IMAGE, WIDTH, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.servers.recovery import recovering
-from tests.engines.conftest import EOS, config, tiny_model
-from tests.engines.native.test_images import IMAGE, WIDTH, rows
 
 from plumbline.engines.native import images as module
 from plumbline.engines.native.engine import NativeEngine
@@ -263,7 +263,7 @@ def test_an_image_whose_clients_leave_is_given_up_without_a_hang() -> None:
     async def work() -> None:
         images = reader(Encoder(), hangs_after=5.0)
         task = asyncio.create_task(images.read(asking("gone", b"~")))
-        await until(lambda: images._turns.num_inside)
+        await until(lambda: images._turns.num_inside > 0)
         waiting = asyncio.create_task(images.read(asking("waits", b"a")))
         await asyncio.sleep(0.01)
         images.forget("gone")

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from engines.conftest import Driver, build_engine, tiny_model
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.engines.conftest import Driver, build_engine, tiny_model
+from torch import Tensor
 
 from plumbline.engines.native.scheduling.speculation import Speculator
 from plumbline.engines.request import PlacedImage, RequestState
@@ -125,7 +126,7 @@ def test_an_image_that_must_be_whole_is_never_cut_even_if_it_exceeds_the_budget(
         cuts.extend((entry.start, entry.start + entry.count) for entry in plan.entries if entry.state.images)
         return stage(plan)
 
-    driver.core._slots.stage = watched  # type: ignore[method-assign]
+    driver.core._slots.stage = watched  # type: ignore[assignment, method-assign]
     add(driver, "streams", [[4, 5]], max_tokens=30)
     driver.step()
     add(driver, "r", [[4, 5, 6], 1, [7], 2, 3], True, max_tokens=2)
@@ -153,6 +154,7 @@ def test_rows_that_are_those_of_the_tokens_change_nothing() -> None:
     model = tiny_model()
     driver = build_engine(model)
     tokens = list(range(10, 30))
+    assert isinstance(model.embedding, Tensor)
     image = PlacedImage(6, model.embedding[torch.tensor(tokens[6:15])], b"x")
     driver.add("given", tokens, images=(image,), max_tokens=9, logprobs=0)
     driver.add("text", tokens, max_tokens=9, logprobs=0)

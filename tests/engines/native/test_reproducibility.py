@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from engines.conftest import Driver, build_engine, tiny_model
+from engines.native.kinds import KINDS, add, prompts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-from tests.engines.conftest import Driver, build_engine, tiny_model
-from tests.engines.native.kinds import KINDS, add, prompts
 
 from plumbline.engines.native.scheduling import snapshots
 from plumbline.engines.native.slots import Slots
@@ -215,7 +215,9 @@ def test_the_law_finds_faults(monkeypatch: pytest.MonkeyPatch, fault: str | None
         driver = check("compiled", requests, warm=True, num_blocks=18, expected_output_len=1)
         assert driver.core.scheduler.num_preemptions
         assert driver.core.scheduler.prefix_hits
-        assert driver.core.scheduler.speculator.num_accepted
+        speculator = driver.core.scheduler.speculator
+        assert speculator is not None
+        assert speculator.num_accepted
         found = False
     except (AssertionError, RuntimeError):
         found = True

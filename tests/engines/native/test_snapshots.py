@@ -12,10 +12,10 @@ import json
 
 import pytest
 import torch
+from engines.conftest import Driver, build_engine, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.weights.model_families import CASES
-from tests.engines.conftest import Driver, build_engine, tiny_model
 
 from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.scheduling import snapshots

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines.conftest import VOCAB, build_engine, matcher, tiny_model
+from engines.native.kinds import KINDS, Moody, add
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-from tests.engines.conftest import VOCAB, build_engine, matcher, tiny_model
-from tests.engines.native.kinds import KINDS, Moody, add
 
 from plumbline.engines.constraints.bans import BanMatcher
 from plumbline.engines.constraints.grammar import GrammarError, Matcher

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from engines.conftest import build_engine, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engines.conftest import build_engine, tiny_model
 
 from plumbline.engines.native.models import Transformer
 from plumbline.engines.native.runner import ModelRunner

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -58,14 +58,15 @@ class Faulty:
     def __call__(self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Tensor) -> Any:
         if len(output_ids) < self.after:
             return logits
-        return {
+        faults: dict[str, Callable[[], Any]] = {
             "raises": lambda: 1 // 0,
             "nothing": lambda: None,
             "shape": lambda: logits[:-1],
             "type": lambda: logits.double(),
             "nan": lambda: logits * float("nan"),
             "none left": lambda: torch.full_like(logits, float("-inf")),
-        }[self.kind]()
+        }
+        return faults[self.kind]()
 
 
 REGISTERED: dict[str, Any] = {"only": Only, "count": Count, "faulty": Faulty}
@@ -105,7 +106,7 @@ def drawing(*calls: ProcessorCall, seed: int = 1, **more: Any) -> SamplingParams
 @given(st.sets(st.integers(10, 200), min_size=2, max_size=4), st.integers(0, 9), st.sampled_from([0.0, 1.0]))
 def test_the_draw_is_from_what_they_return(allowed: set[int], seed: int, temperature: float) -> None:
     first = min(allowed)
-    sampling = {"seed": seed, "temperature": temperature}
+    sampling: dict[str, Any] = {"seed": seed, "temperature": temperature}
     found = asyncio.run(
         answers(
             drawing(call("only", *allowed), **sampling),

@@ -64,8 +64,8 @@ def given_logits(row: list[float]) -> dict[int, float]:
 def test_a_cut_keeps_what_its_definition_keeps(name: str, data: st.DataObject, row: list[float]) -> None:
     field, strategy = PARAMETERS[name]
     value = data.draw(strategy)
-    always = {"xtc_probability": 1.0} if name == "xtc" else {}
-    kept = filtered(chain(order=(name,), **{field: value}, **always), row)
+    always: dict[str, Any] = {"xtc_probability": 1.0} if name == "xtc" else {}
+    kept = filtered(chain(order=(name,), **always, **dict[str, Any]({field: value})), row)
     logits = given_logits(row)
     sets = [CUTS[name](logits, value, slack) for slack in (-SLACK, 0.0, SLACK)]
 
@@ -124,7 +124,7 @@ def test_neutral_values_change_no_draw(
 def test_any_chain_keeps_some_of_the_allowed_tokens(
     row: list[float], order: list[str], data: st.DataObject
 ) -> None:
-    options = {field: data.draw(strategy) for field, strategy in PARAMETERS.values()}
+    options: dict[str, Any] = {field: data.draw(strategy) for field, strategy in PARAMETERS.values()}
     sampler = chain(
         [1, 2, 1, 2, 1],
         order=tuple(order),

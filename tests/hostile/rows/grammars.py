@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from .table import CHAT, COMPLETIONS, MESSAGES, RESPONSES, add, deep, doubling, function, wide
 
@@ -36,7 +38,7 @@ def repeated(depth: int) -> dict[str, object]:
     return found
 
 
-SCHEMAS = {
+SCHEMAS: dict[str, Callable[[], Any]] = {
     "deep": lambda: deep(150),
     "wide": lambda: wide(4_000),
     "large": lambda: {"enum": ["x" * 300_000]},
@@ -142,7 +144,7 @@ def dense(rules: int, alternatives: int, before: str) -> str:
     return "\n".join(lines)
 
 
-GRAMMARS = {
+GRAMMARS: dict[str, Callable[[], Any]] = {
     "of brackets": lambda: "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
     "of many rules": lambda: (
         "\n".join(f'r{n}: "a" r{n + 1}' for n in range(12_000)) + '\nstart: r0\nr12000: "b"'

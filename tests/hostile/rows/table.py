@@ -49,7 +49,7 @@ class Row:
 
 def base(path: str) -> dict[str, Any]:
     """Return a small valid request."""
-    return {
+    bodies: dict[str, dict[str, Any]] = {
         CHAT: {"model": "pocket", "messages": [USER], "max_completion_tokens": 2},
         MESSAGES: {"model": "pocket", "messages": [USER], "max_tokens": 2},
         COUNT_TOKENS: {"model": "pocket", "messages": [USER]},
@@ -68,18 +68,19 @@ def base(path: str) -> dict[str, Any]:
         LOAD_MODEL: {"model": "pocket"},
         UNLOAD_MODEL: {"model": "other"},  # The model is needed.
         FOLLOW_LOAD: {"name": "pocket"},
-    }[path]
+    }
+    return bodies[path]
 
 
 ROWS: list[Row] = []
 
 
-def add(name: str, path: str, make: Callable[[], dict[str, Any]], *fields: str) -> None:
+def add(name: str, path: str, make: Callable[..., dict[str, Any]], *fields: str) -> None:
     """Add a row of the small valid request with some members changed."""
     ROWS.append(Row(name, path, lambda: {**base(path), **make()}, fields))
 
 
-def raw(name: str, path: str, body: Callable[[], Any] | bytes | None, **options: Any) -> None:
+def raw(name: str, path: str, body: Callable[..., Any] | bytes | None, **options: Any) -> None:
     """Add a row with a body, headers or method of its own."""
     ROWS.append(Row(name, path, body, **options))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from .table import (
     CHAT,
     COMPLETIONS,
@@ -101,7 +104,7 @@ add("input ids", CHAT, lambda: {"input_ids": [1] * MB}, "*.input_ids")
 
 # What templates read
 
-VARIABLES = {
+VARIABLES: dict[str, Callable[[], Any]] = {
     "long": lambda: {"v": "x" * MB},
     "wide": lambda: {f"v{n}": n for n in range(1_024)},
     "full": lambda: {"v": [{"a": 1}] * 90_000},

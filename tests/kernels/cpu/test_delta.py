@@ -7,7 +7,7 @@ from dataclasses import asdict
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.cpu.test_operations import DTYPES, library, program, randn, tokens
+from kernels.cpu.test_operations import DTYPES, library, program, randn, tokens
 
 from plumbline_kernels.attention import AttentionBatch
 from plumbline_kernels.cpu.layout import GateOp

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, library, program, randn, run
+from kernels.cpu.test_operations import DTYPES, TOLERANCES, library, program, randn, run
 
 from plumbline_kernels.cpu.layout import ACTIVATIONS, ExpertsOp, ExpertsStruct
 from plumbline_kernels.experts import Routing, mix_torch, route, spread
@@ -29,7 +31,9 @@ ROUTINGS = {
 @DTYPES
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("bits", [0, 8])
-def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(library, dtype, routing, bits):
+def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(
+    library: Any, dtype: torch.dtype, routing: str, bits: int
+) -> None:
     """Some have a correction, a gated shared expert, the activation of gpt-oss, or no gates, factors and a router that
     reads something else; rounded weights change little."""
     number, width, inner, rules = 8, 64, 48, ROUTINGS[routing]
@@ -46,7 +50,7 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
         randn(width, seed=8) / 8 if grouped else None,
     )
 
-    def projections(weights, biases):
+    def projections(weights: Any, biases: Any) -> Any:
         return [
             library.pack(w, bits).matrix(None if biases is None else biases[i]) for i, w in enumerate(weights)
         ]
@@ -63,7 +67,7 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
         **rules._asdict(),
     )
 
-    def compute(rows):
+    def compute(rows: slice) -> Any:
         recorded = program(library, dtype)
         taken, other = x[rows].clone(), (x if asked is None else asked)[rows].clone()
         mix = ExpertsOp(experts=block, x=taken, asked=other, shared=shared[rows].clone(), width=width)

@@ -56,7 +56,8 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def program(library: Library, dtype: torch.dtype, capacity: int = 300, **changes: Any) -> Program:
-    return Program(library, **({"dtype": dtype, "capacity": capacity, "block_size": 4} | changes))
+    fields: dict[str, Any] = {"dtype": dtype, "capacity": capacity, "block_size": 4}
+    return Program(library, **(fields | changes))
 
 
 def angles() -> Tensor:
@@ -110,8 +111,19 @@ lengths = st.lists(
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
-    library, dtype, lens, heads, head_dim, block_size, window, tiled, softcap, has_sinks, run, seed
-):
+    library: Any,
+    dtype: torch.dtype,
+    lens: list[tuple[int, int]],
+    heads: tuple[int, int],
+    head_dim: int,
+    block_size: int,
+    window: int | None,
+    tiled: bool,
+    softcap: float | None,
+    has_sinks: bool,
+    run: int,
+    seed: int,
+) -> None:
     """Slots past the sequences are NaN, so one that is read shows."""
     batch = tokens(0, lens, block_size)
     if run:
@@ -128,11 +140,17 @@ def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
     scale = head_dim**-0.5
     sinks = randn(num_heads, seed=seed) * 3 if has_sinks else None
     expected = paged_attention_torch(
-        q.float(), *(c.float() for c in caches), batch, scale, window, softcap, sinks, tiled
+        q.float(), caches[0].float(), caches[1].float(), batch, scale, window, softcap, sinks, tiled
     )
 
     recorded = program(library, dtype, block_size=block_size)
-    rules = {"scale": scale, "window": window, "tiled": tiled, "softcap": softcap, "sinks": sinks}
+    rules: dict[str, Any] = {
+        "scale": scale,
+        "window": window,
+        "tiled": tiled,
+        "softcap": softcap,
+        "sinks": sinks,
+    }
     shared = HeadsStruct(heads=num_heads, kv_heads=kv_heads, dim=head_dim, **rules)
     attend = AttendOp(heads=shared, q=q.flatten(1), keys=caches[0], values=caches[1])
     out = recorded.fill(attend, num_heads * head_dim)
@@ -144,7 +162,9 @@ def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
 
 @DTYPES
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (199, 48), (5, 80), (320, 256)])
-def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(library, dtype, outputs, inputs):
+def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(
+    library: Any, dtype: torch.dtype, outputs: int, inputs: int
+) -> None:
     weight, bias = randn(outputs, inputs, seed=1, dtype=dtype), randn(outputs, seed=2, dtype=dtype)
     x = randn(110, inputs, seed=3, dtype=dtype)
     packed = library.pack(weight)
@@ -159,7 +179,7 @@ def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(libr
     assert library.logits(x[:0], packed, None).shape == (0, outputs)
 
 
-def test_tiles_multiply_as_vectors_do():
+def test_tiles_multiply_as_vectors_do() -> None:
     """Sums of bytes are exact, so they have the same bits; those of pairs are added in another order."""
     cpus = Path("/proc/cpuinfo")
     if not cpus.is_file() or "amx_bf16" not in cpus.read_text("utf-8"):
@@ -177,7 +197,9 @@ def test_tiles_multiply_as_vectors_do():
 @DTYPES
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (199, 48), (70, 384)])
-def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(library, dtype, bits, outputs, inputs):
+def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(
+    library: Any, dtype: torch.dtype, bits: int, outputs: int, inputs: int
+) -> None:
     """Each group of weights and of inputs is rounded by a scale of its own; all else is exact, in any batch."""
     weight, bias = randn(outputs, inputs, seed=1, dtype=dtype), randn(outputs, seed=2, dtype=dtype)
     weight[3] = 0
@@ -215,7 +237,9 @@ def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(library, dtype, b
 @pytest.mark.parametrize(
     ("bits", "group"), [(8, 16), (8, 384), (6, 16), (6, 128), (5, 16), (5, 32), (4, 16), (4, 32), (4, 128)]
 )
-def test_a_weight_on_a_grid_keeps_its_integers(library, dtype, bits, group):
+def test_a_weight_on_a_grid_keeps_its_integers(
+    library: Any, dtype: torch.dtype, bits: int, group: int
+) -> None:
     """Packing knows the scales, so no integer changes, also where a group has no large one."""
     levels = torch.randint(
         -(1 << bits - 1), 1 << bits - 1, (70, 384), generator=torch.Generator().manual_seed(1)
@@ -241,7 +265,7 @@ def test_a_weight_on_a_grid_keeps_its_integers(library, dtype, bits, group):
         assert torch.equal(library.logits(x[start:stop], packed, None), logits[start:stop])
 
 
-def test_inputs_that_no_group_divides_are_refused():
+def test_inputs_that_no_group_divides_are_refused() -> None:
     with pytest.raises(ValueError, match="40 inputs cannot have 8 bits"):
         load().pack(randn(4, 40), 8)
 
@@ -279,7 +303,7 @@ def test_sums_of_the_largest_products_are_exact(library: Library, bits: int, row
 
 
 @DTYPES
-def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
+def test_latents_are_written_and_read_as_the_reference_does(library: Any, dtype: torch.dtype) -> None:
     heads, rank, key_dim, rope, value_dim, count = 3, 48, 16, 32, 64, 5
     q, kv = (
         randn(count, heads * (key_dim + rope), dtype=dtype),
@@ -337,8 +361,17 @@ def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
     seed=st.integers(0, 1000),
 )
 def test_draws_are_those_of_the_reference(
-    library, rows, vocab, temperature, top_k, top_p, min_p, levels, masked, seed
-):
+    library: Any,
+    rows: int,
+    vocab: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    levels: Any,
+    masked: Any,
+    seed: int,
+) -> None:
     """With `levels` many logits tie. Logarithms may differ in the last place, so near ties may be drawn either way."""
     logits = randn(rows, vocab, seed=seed) * 4
     if levels:
@@ -366,14 +399,15 @@ def test_draws_are_those_of_the_reference(
 @pytest.mark.parametrize("top_p", [0.0, 0.9, 1.0])
 def test_a_row_without_a_likeliest_token_draws_some_token(number: float, top_k: int, top_p: float) -> None:
     """An adapter or a damaged checkpoint may make all logits NaN; the process must go on."""
-    floats, whole = [torch.tensor([x]) for x in (1.0, top_p, 0.0)], torch.tensor([7])
+    heat, kept, least = (torch.tensor([x]) for x in (1.0, top_p, 0.0))
+    whole = torch.tensor([7])
     drawn = load().sample(
-        torch.full((1, 96), number), floats[0], torch.tensor([top_k]).int(), *floats[1:], whole, whole
+        torch.full((1, 96), number), heat, torch.tensor([top_k]).int(), kept, least, whole, whole
     )
     assert 0 <= int(drawn) < 96
 
 
-def test_libraries_in_one_process_share_no_variables(library):
+def test_libraries_in_one_process_share_no_variables(library: Any) -> None:
     """Buffers of a thread have other sizes for other processors: shared ones were overrun."""
     functions = ctypes.CDLL(library.path)
     assert hasattr(functions, "plumbline_run")
@@ -382,7 +416,9 @@ def test_libraries_in_one_process_share_no_variables(library):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("bits", [0, 8, 4])
-def test_a_number_that_is_none_is_seen_in_the_results_of_its_row_alone(library, bits, number):
+def test_a_number_that_is_none_is_seen_in_the_results_of_its_row_alone(
+    library: Any, bits: int, number: Any
+) -> None:
     weight, x = library.pack(randn(32, 64), bits), randn(2, 64, seed=1)
     x[1, 5] = number
     finite = library.logits(x, weight, None).isfinite()
@@ -390,6 +426,6 @@ def test_a_number_that_is_none_is_seen_in_the_results_of_its_row_alone(library, 
     assert not finite[1].any()
 
 
-def test_more_query_heads_of_a_key_head_than_a_tile_has_rows_are_left_to_torch():
+def test_more_query_heads_of_a_key_head_than_a_tile_has_rows_are_left_to_torch() -> None:
     assert load().supports(torch.float32, 64, 64, (64,))
     assert not load().supports(torch.float32, 64, 65, (64,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, angles, library, program, randn, run, tokens
+from kernels.cpu.test_operations import DTYPES, TOLERANCES, angles, library, program, randn, run, tokens
 
 from plumbline_kernels.cpu.layout import (
     ACTIVATIONS,
@@ -41,7 +43,7 @@ CURVE = torch.tensor([0.8, 0.7, 0.5, -1e-6])
 @DTYPES
 @pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
 @pytest.mark.parametrize("factor", [1.0, 0.3])
-def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
+def test_norms_are_those_of_the_reference(library: Any, dtype: torch.dtype, kind: str, factor: float) -> None:
     x, residual, weight = (
         randn(70, 48, dtype=dtype) * 3 + 1,
         randn(70, 48, seed=1, dtype=dtype),
@@ -74,7 +76,9 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
 @pytest.mark.parametrize(
     ("activation", "reference"), [("silu", silu_mul), ("gelu_tanh", gelu_mul), ("gelu", gelu_erf_mul)]
 )
-def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
+def test_gates_are_those_of_the_reference(
+    library: Any, dtype: torch.dtype, activation: str, reference: Any
+) -> None:
     gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
     recorded = program(library, dtype)
     kind = ACTIVATIONS[activation]
@@ -93,7 +97,9 @@ def test_gates_are_those_of_the_reference(library, dtype, activation, reference)
         ("xielu", lambda x: xielu_torch(x, CURVE)),
     ],
 )
-def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
+def test_activations_without_a_gate_are_those_of_the_reference(
+    library: Any, dtype: torch.dtype, activation: str, reference: Any
+) -> None:
     x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
     recorded = program(library, dtype)
     kind = ACTIVATIONS[activation]
@@ -103,7 +109,7 @@ def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, a
 
 
 @DTYPES
-def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
+def test_embeddings_are_rows_of_the_table_times_a_factor(library: Any, dtype: torch.dtype) -> None:
     table, ids = randn(9, 32, dtype=dtype), torch.tensor([3, 8, 0])
     for factor in (1.0, 7.5):
         recorded = program(library, dtype)
@@ -113,7 +119,7 @@ def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
 
 
 @DTYPES
-def test_rows_of_positions_are_added_to_the_residual(library, dtype):
+def test_rows_of_positions_are_added_to_the_residual(library: Any, dtype: torch.dtype) -> None:
     table, residual = randn(99, 32, dtype=dtype), randn(64, 32, seed=1, dtype=dtype)
     expected, step = residual.clone(), tokens(5)
     expected[:5] += table[step.positions]
@@ -124,7 +130,7 @@ def test_rows_of_positions_are_added_to_the_residual(library, dtype):
 
 
 @DTYPES
-def test_numbers_are_clipped_in_place(library, dtype):
+def test_numbers_are_clipped_in_place(library: Any, dtype: torch.dtype) -> None:
     rows = randn(64, 48, dtype=dtype) * 3
     expected = torch.cat((rows[:5].clamp(-2, 2), rows[5:]))
     recorded = program(library, dtype)
@@ -135,7 +141,7 @@ def test_numbers_are_clipped_in_place(library, dtype):
 
 @DTYPES
 @pytest.mark.parametrize("bits", [0, 4, 5, 6, 8])
-def test_embeddings_may_be_rows_of_a_packed_matrix(library, dtype, bits):
+def test_embeddings_may_be_rows_of_a_packed_matrix(library: Any, dtype: torch.dtype, bits: int) -> None:
     levels = torch.randint(-8, 8, (70, 96), generator=torch.Generator().manual_seed(1)).to(torch.int8)
     scales, shifts = (randn(70, 3, seed=n).bfloat16().float() for n in (2, 3))
     table = (levels * scales.repeat_interleave(32, 1) + shifts.repeat_interleave(32, 1)).to(dtype)
@@ -152,9 +158,11 @@ def test_embeddings_may_be_rows_of_a_packed_matrix(library, dtype, bits):
 @DTYPES
 @pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
 @pytest.mark.parametrize("turn", ["plain", "none", "temperature"])
-def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
+def test_rotated_keys_are_written_to_their_slots(
+    library: Any, dtype: torch.dtype, norms: str, turn: str
+) -> None:
     qkv = randn(5, 8 * 32, dtype=dtype)
-    given = {
+    given: dict[str, Any] = {
         "norms": None if norms == "none" else HeadNorms(
             randn(6, 32, seed=3), 1e-5, norms == "layer", norms == "whole", norms == "after", norms == "values"
         ),
@@ -194,7 +202,7 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
 
 
 @DTYPES
-def test_heads_without_keys_are_rotated(library, dtype):
+def test_heads_without_keys_are_rotated(library: Any, dtype: torch.dtype) -> None:
     batch, q = tokens(5), randn(5, 2 * 32, seed=1, dtype=dtype)
     norms = HeadNorms(randn(2, 32, seed=2), 1e-6, False, False, False, False)
     recorded = program(library, dtype)
@@ -207,7 +215,9 @@ def test_heads_without_keys_are_rotated(library, dtype):
 
 
 @DTYPES
-def test_inputs_of_layers_are_a_normalised_projection_and_second_embeddings(library, dtype):
+def test_inputs_of_layers_are_a_normalised_projection_and_second_embeddings(
+    library: Any, dtype: torch.dtype
+) -> None:
     """A given row has the second embedding of the first token. What a layer takes is a part of a longer row."""
     table, projected = randn(9, 3 * 16, dtype=dtype), randn(4, 3 * 16, seed=1, dtype=dtype)
     weight, gate, ids = randn(16, seed=2), randn(4, 16, seed=3, dtype=dtype), torch.tensor([3, -1, 0, 8])

@@ -45,7 +45,7 @@ def run_code() -> Iterator[Callable[[str], int]]:
         writes.close()
 
 
-def test_threads_and_callers_at_the_same_time_change_nothing():
+def test_threads_and_callers_at_the_same_time_change_nothing() -> None:
     """Callers that find the pool busy work alone; parts are never lost or computed for another task."""
     library = load()
     numbers = torch.randn(1640, 256, generator=torch.Generator().manual_seed(1))
@@ -57,7 +57,9 @@ def test_threads_and_callers_at_the_same_time_change_nothing():
         assert all(callers.map(call, range(200)))
 
 
-def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has(run_code: Callable[[str], int]):
+def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has(
+    run_code: Callable[[str], int],
+) -> None:
     """A limit of memory refuses the stack of a thread, as a limit of processes would."""
     code = """if True:
         import resource
@@ -70,7 +72,7 @@ def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has(run_
     assert run_code(code) == 0
 
 
-def test_a_forked_process_computes_with_threads_of_its_own(run_code: Callable[[str], int]):
+def test_a_forked_process_computes_with_threads_of_its_own(run_code: Callable[[str], int]) -> None:
     code = """if True:
         library = Library(load().path, threads=3)
         weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
@@ -85,7 +87,7 @@ def test_a_forked_process_computes_with_threads_of_its_own(run_code: Callable[[s
     assert run_code(code) == 0
 
 
-def test_a_kernel_without_memory_raises_and_the_next_one_computes(run_code: Callable[[str], int]):
+def test_a_kernel_without_memory_raises_and_the_next_one_computes(run_code: Callable[[str], int]) -> None:
     code = """if True:
         import resource
         library = load()

@@ -183,7 +183,8 @@ def connected(**settings: Any) -> Iterator[socket.socket]:
 
 def read(connection: socket.socket, count: int) -> list[tuple[int, dict[str, str], bytes]]:
     """Read answers that have a length: status, headers and body of each."""
-    found, data = [], b""
+    found: list[Any] = []
+    data = b""
     while len(found) < count:
         head, end, rest = data.partition(b"\r\n\r\n")
         # A head that is cut may end within the name of a header.

@@ -221,5 +221,5 @@ def test_a_step_without_bytes_shows_none(
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
 def test_the_start_says_what_four_bits_cost(quantization: str) -> None:
-    printed = summary(only(served(scripted())), Settings(quantization=quantization), None, 4711)
+    printed = summary(only(served(scripted())), Settings(quantization=quantization), None, 4711)  # type: ignore[arg-type]
     assert ("  rounding weights to 4 bits" in printed) == (quantization == "int4")

@@ -85,7 +85,7 @@ async def test_contradicting_fields_are_refused(path: str, body: dict[str, Any])
     assert (answer.status, answer.error["param"]) == (400, "add_bos_token")
 
 
-MISUSED = {
+MISUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "add_bos_token": ({"input_ids": [5], "add_bos_token": True}, "add_special_tokens", "add_bos_token"),
     "template_vars": ({"template_vars": {"tools": []}}, "chat_template_kwargs", "template_vars.tools"),
     "allowed_tokens": ({"allowed_tokens": [5, 10**6]}, "allowed_token_ids", "allowed_tokens[1]"),
@@ -139,7 +139,7 @@ async def test_input_ids_are_the_prompt(stream: bool) -> None:
     ids = TOKENIZER.encode_text("rendered elsewhere")
     async with serving(served(scripted(seen))) as server:
         answer = await server.post("/v1/chat/completions", {**CHAT, "input_ids": ids, "stream": stream})
-        refused = [
+        refused = [  # type: ignore[var-annotated]
             await server.post("/v1/chat/completions", {**CHAT, **changes, "stream": stream})
             for changes in (
                 {"input_ids": [10**9]},

@@ -15,7 +15,7 @@ from support.models import scripted, served
 from support.servers.api_calls import Json, chat, complete, native_server, respond, streamed
 from support.servers.asgi import Server, serving
 
-SEEDED = {"temperature": 0.15, "seed": 31}
+SEEDED: Json = {"temperature": 0.15, "seed": 31}
 """The random model is undecided, so only at this temperature some tokens are much likelier than others; with this
 seed each of the samplers changes the answer."""
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
@@ -61,7 +61,7 @@ async def text(server: Server, api: str, *, stream: bool = False, **options: Any
             return "".join(part["text"] for item in answer["output"] for part in item["content"])
         (choice,) = answer["choices"]
         return str(choice["text"] if api == "completions" else choice["message"]["content"])
-    prompt = {
+    prompt: dict[str, Json] = {
         "chat": {"messages": [{"role": "user", "content": "hello world"}]},
         "completions": {"prompt": "hello"},
         "responses": {"input": "hello world"},
@@ -184,8 +184,9 @@ async def test_an_engine_without_samplers_refuses_them_by_name(fields: Json, str
 
 
 def prompt_of(api: str, content: str = "hello") -> Json:
-    return {
+    prompts: dict[str, Json] = {
         "chat": {"messages": [{"role": "user", "content": content}]},
         "completions": {"prompt": content},
         "responses": {"input": content},
-    }[api]
+    }
+    return prompts[api]

@@ -76,7 +76,7 @@ def server() -> Iterator[Live]:
 
 
 async def tasks() -> set[asyncio.Task[object]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 def running(server: Live) -> set[asyncio.Task[object]]:

@@ -10,6 +10,8 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httptools
 import pytest
 from hypothesis import example, given, settings
@@ -184,7 +186,7 @@ def sized(begin: bytes, size: int, end: bytes) -> bytes:
     return begin + b"a" * (size - len(begin)) + end
 
 
-LIMITS = {
+LIMITS: dict[str, tuple[Callable[[int], bytes], int]] = {
     "target": (
         lambda more: sized(b"GET /", MAX_REQUEST_LINE - 9 + more, b" HTTP/1.1\r\nhost: a\r\n\r\n"),
         414,

@@ -95,7 +95,7 @@ async def test_a_value_of_the_wrong_type_is_refused_by_its_name(path: str) -> No
         assert tried > 2 * len(kind.fields)
 
 
-OUT_OF_RANGE = {
+OUT_OF_RANGE: dict[str, list[Any]] = {
     "temperature": [-0.1, 2.1], "top_p": [-0.1, 1.1], "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-2.1, 2.1],
     "n": [0, 129], "top_logprobs": [-1, 21], "max_tokens": [-1], "max_completion_tokens": [0], "stop": [[], ["a"] * 5],
     "messages": [[]], "max_output_tokens": [15, 0], "best_of": [-1, 21], "logprobs": [-1, 6],

@@ -15,7 +15,7 @@ from support.models import served, tiny_engine
 from support.servers.asgi import serving
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-ASK = {
+ASK: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Classify this sentiment: vLLM is wonderful!"}],
     "max_tokens": 8,
 }

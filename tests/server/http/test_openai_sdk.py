@@ -284,7 +284,7 @@ def test_the_stream_helpers_parse_too(ours: openai.OpenAI) -> None:
     with ours.responses.stream(
         model="test-model", input="hello", text_format=Trip, temperature=1, max_output_tokens=200
     ) as events:
-        kinds = {event.type for event in events}
+        kinds = {event.type for event in events}  # type: ignore[misc]
         assert isinstance(events.get_final_response().output_parsed, Trip)
     assert "response.output_text.delta" in kinds
 

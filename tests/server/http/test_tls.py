@@ -141,7 +141,7 @@ def test_a_handshake_has_the_time_of_the_headers(certificates: Certificates) -> 
 
 def test_a_renewed_certificate_is_shown_and_a_damaged_one_is_not(certificates: Certificates) -> None:
     with live(lambda: served(scripted()), certificates.settings()) as server:
-        secured = server.server.config.http
+        secured: Any = server.server.config.http
         assert isinstance(secured, Secured)
         seen = [certificates.presented(server)]
         for change in (
@@ -177,7 +177,7 @@ def test_clients_need_a_certificate_of_the_authorities_of_now(
     with live(lambda: served(scripted()), certificates.settings(ssl_ca_certs=str(authorities))) as server:
         assert [greeted(None), greeted(old), greeted(new)] == [False, True, False]
         new.cert_pem.write_to_path(str(authorities))
-        secured = server.server.config.http
+        secured: Any = server.server.config.http
         assert isinstance(secured, Secured)
         secured.renew()
         assert [greeted(None), greeted(old), greeted(new)] == [False, False, True]

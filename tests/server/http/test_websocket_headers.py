@@ -24,7 +24,7 @@ SCHEMA = {
 BAD = {"type": "function", "name": "bad", "parameters": {"type": "nonsense"}}
 UNREADABLE = {"type": "function", "name": 7}
 GOOD = {"type": "function", "name": "good", "parameters": {"type": "object"}}
-REQUESTS = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "nothing to say": {},
     "an unknown field": {"tool_choise": "auto"},
     "an unenforced keyword": {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},

@@ -236,7 +236,7 @@ def test_decoding_ends_after_its_time() -> None:
 @pytest.mark.parametrize("name", ["max_video_frames", "max_video_cpu_seconds"])
 def test_bounds_are_above_zero(name: str, value: int) -> None:
     with pytest.raises(SettingsError, match=f"--{name.replace('_', '-')}"):
-        Settings(**{name: value})
+        Settings(**dict[str, Any]({name: value}))
 
 
 @pytest.mark.long

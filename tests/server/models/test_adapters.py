@@ -17,7 +17,7 @@ from plumbline.server.settings import Settings, SettingsError, read_loras
 
 CHAT, LOAD, UNLOAD = "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 INFO = scripted_info(features=frozenset({"adapters"}))
-REQUESTS = {
+REQUESTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
@@ -191,4 +191,4 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ({"media_timeout": 0.0}, "--media-timeout"),
     ):
         with pytest.raises(SettingsError, match=option):
-            Settings(**changes)  # type: ignore[arg-type]
+            Settings(**changes)

@@ -124,7 +124,7 @@ def test_a_name_is_a_template_of_the_model_for_all_conversations(folder: Path) -
 def test_the_dialects_are_those_of_the_given_template() -> None:
     def names(**options: Any) -> tuple[str | None, str | None]:
         choice = load(Settings(**options), scripted()).dialect.choice
-        return choice.tool and choice.tool.name, choice.reasoning and choice.reasoning.name
+        return choice.tool and choice.tool.name, choice.reasoning and choice.reasoning.name  # type: ignore[return-value]
 
     assert names() == ("hermes", "qwen3")
     assert names(chat_template=str(TEMPLATES / "llama31_tools.jinja"))[0] == "llama3_json"

@@ -229,7 +229,7 @@ def test_a_model_with_adapters_runs_on_our_engine_if_that_supports_it(
 
 @pytest.mark.parametrize("engine", ["plumbline", "transformers"])
 def test_the_operator_decides(engine: str, foreign: Path) -> None:
-    assert choose_engine(Settings(engine=engine), foreign, None) == EngineChoice(engine, "--engine")
+    assert choose_engine(Settings(engine=engine), foreign, None) == EngineChoice(engine, "--engine")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_kernels_are_compiled_unless_the_operator_forbids_it(choice: str, expect
 def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    native_model.compiled_kernels.cache_clear()
+    native_model.compiled_kernels.cache_clear()  # type: ignore[attr-defined]
     monkeypatch.setenv("CXX", "no-such-compiler")
     runs_on = load(Settings()).engine.info.runs_on
     assert "with torch (compiled kernels would be" in runs_on

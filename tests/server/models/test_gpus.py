@@ -13,6 +13,7 @@ import math
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -163,7 +164,7 @@ def test_weights_of_a_file_are_counted_as_a_gpu_keeps_them(
     write_gguf(path, random_reference(architecture), architecture, GGMLQuantizationType[kind])
     model = read_model(path)
     monkeypatch.setattr(_backend, "_FORCED", True)
-    loaded = load_gguf(model, torch.bfloat16)
+    loaded: Any = load_gguf(model, torch.bfloat16)
     layers = {id(layer): layer for layer in (*(place.layer for place in loaded.places), loaded.head)}
     kept = loaded.embedding.nbytes + sum(_kept(layer) for layer in layers.values())
     if architecture == "mixtral":

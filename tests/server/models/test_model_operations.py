@@ -45,7 +45,7 @@ async def test_without_admin_keys_the_operations_are_off(path: str) -> None:
 async def test_an_admin_key_is_needed(path: str, api_keys: tuple[str, ...]) -> None:
     shelf = Shelf("a")
     async with serving(listed(shelf), api_keys=api_keys, admin_api_keys=("other", "root")) as server:
-        wrong = (
+        wrong: tuple[Any, ...] = (
             {}, {"x-admin-key": "one"}, {"x-admin-key": ""}, {"authorization": "Bearer one"},
             {"authorization": "root"}, {"x-api-key": "root"},
         )  # fmt: skip

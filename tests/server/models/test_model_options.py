@@ -85,9 +85,10 @@ def test_a_model_without_a_path_or_a_name_of_its_own_is_refused(given: tuple[str
     ],
 )
 def test_what_needs_one_model_is_refused_with_several(changes: dict[str, Any], option: str) -> None:
-    for models in ({"models": (("a", "./a"), ("b", "./b"))}, {"model_dir": "."}):
+    several: tuple[dict[str, Any], ...] = ({"models": (("a", "./a"), ("b", "./b"))}, {"model_dir": "."})
+    for models in several:
         with pytest.raises(SettingsError, match=f"^{option} "):
-            Settings(**models, **changes)  # type: ignore[arg-type]
+            Settings(**models, **changes)
     Settings(models=(("a", "./a"),), **changes)
 
 
@@ -117,7 +118,7 @@ def test_the_graphs_of_a_gpu_are_counted(folder: Path, monkeypatch: pytest.Monke
     for module in ("plan", "native.memory", "native.native_model"):
         monkeypatch.setattr(f"plumbline.server.loading.{module}.device_of", lambda _: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    given = {"model_dir": str(folder), "models_memory_bytes": 1000, "engine": "plumbline"}
+    given: dict[str, Any] = {"model_dir": str(folder), "models_memory_bytes": 1000, "engine": "plumbline"}
     with_graphs, without = (
         planned(Settings(**given, cuda_graphs=records), print).sources[0].size for records in (True, False)
     )

@@ -97,7 +97,7 @@ def value(families: dict[str, Any], name: str, **labels: str) -> float:
     """The sum of the samples of this name that have these labels."""
     samples = [s for family in families.values() for s in family.samples if s.name == name]
     assert samples, f"no sample is called {name}"
-    return sum(s.value for s in samples if labels.items() <= s.labels.items())
+    return float(sum(s.value for s in samples if labels.items() <= s.labels.items()))
 
 
 async def play(events: list[ChoiceEvent]) -> AsyncGenerator[ChoiceEvent, None]:
@@ -315,7 +315,7 @@ async def test_a_request_is_counted_while_it_runs_and_when_it_is_done() -> None:
         for name in BOTH_NAMES:
             assert value(after, f"plumbline_{name}") == value(after, f"vllm:{name}"), name
         assert value(after, "plumbline_time_to_first_token_seconds_count") == 1
-        num_deltas = len(list(answer_with("one two three")(NoLogprobs))) - 1
+        num_deltas = len(list(answer_with("one two three")(NoLogprobs))) - 1  # type: ignore[arg-type]
         assert value(after, "plumbline_inter_token_latency_seconds_count") == num_deltas - 1
         assert value(after, "plumbline_errors_total", status="404") == 1
         for phase in ("render", "queue", "prefill", "decode"):

@@ -74,7 +74,8 @@ def texts(option: Option, home: Path) -> st.SearchStrategy[Any]:
         "api_servers": st.just("1"),
     }
     if option.name in special:
-        return special[option.name]
+        chosen: st.SearchStrategy[Any] = special[option.name]
+        return chosen
     if option.choices:
         return st.sampled_from(option.choices)
     if option.basic is bool:
@@ -140,7 +141,7 @@ def test_every_source_gives_the_same_settings(home: Path, data: st.DataObject) -
         }
         first = results["file"]
         again = msgspec.json.decode(msgspec.json.encode(first), type=Settings)
-        value = {str: str, bool: lambda text: text == "true", tuple: tuple}.get(option.basic, float)(text)
+        value = {str: str, bool: lambda text: text == "true", tuple: tuple}.get(option.basic, float)(text)  # type: ignore[operator]
         if option.name in ("logits_processor", "lora", "model", "sampling_defaults"):
             value = tuple(tuple(one.split("=", 1)) if "=" in one else ("", one) for one in text)
         if any(each != first for each in (*results.values(), again)) or getattr(first, option.field) != value:
@@ -228,7 +229,9 @@ def test_a_wrong_value_is_an_error_that_names_its_place(tmp_path: Path) -> None:
                 else json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
             )
             config.write_text(f"{option.name} = {inline}\n", "utf-8")
-            places = [(f"{option.name} in {config} ", ["--config", str(config)], {})]
+            places: list[tuple[str, list[str], dict[str, str]]] = [
+                (f"{option.name} in {config} ", ["--config", str(config)], {})
+            ]
             if not isinstance(value, dict | list) and (option.basic is not str or option.choices):
                 places += [(f"{option.variable} ", [], {option.variable: str(value)})] * (
                     option.basic is not tuple
@@ -242,7 +245,7 @@ def test_a_wrong_value_is_an_error_that_names_its_place(tmp_path: Path) -> None:
                 except SettingsError as error:
                     shows = option.about.secret and "s3cret" in str(error)
                     if not str(error).startswith(f"{place}must be ") or shows or "\n" in str(error):
-                        offenders.append((option.name, value, str(error)))
+                        offenders.append((option.name, value, str(error)))  # type: ignore[arg-type]
     assert offenders == []
 
 

@@ -172,7 +172,7 @@ async def test_with_keys_files_are_open_and_the_rest_is_not() -> None:
             ("POST", "/page/validate"),
             ("GET", "/page/nothing"),
         ):
-            body = {} if method == "POST" else None
+            body: dict[str, Any] | None = {} if method == "POST" else None
             answer = await found.request(method, path, body)
             assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
         assert (await found.request("GET", "/page/status", headers=KEY)).status == 200

@@ -104,16 +104,20 @@ async def test_every_answer_is_the_assistants(n: int, last: str, fields: dict[st
 
 LIMIT = 150
 LONG = [{"role": "user" if i % 2 == 0 else "assistant", "content": f"words {i} " * 5} for i in range(9)]
-TOO_LONG = {
+TOO_LONG: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "system", "content": "Be brief."}, *LONG], "max_completion_tokens": 16},
     COMPLETIONS: {"prompt": "".join(str(turn["content"]) for turn in LONG), "max_tokens": 16},
     RESPONSES: {"input": LONG, "instructions": "Be brief.", "max_output_tokens": 16},
 }
-ONE_MESSAGE = {
+ONE_MESSAGE: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "x" * 400}]},
     RESPONSES: {"input": "x" * 400},
 }
-DISABLED = {CHAT: {}, COMPLETIONS: {"truncate_prompt_tokens": LIMIT}, RESPONSES: {"truncation": "disabled"}}
+DISABLED: dict[str, dict[str, Any]] = {
+    CHAT: {},
+    COMPLETIONS: {"truncate_prompt_tokens": LIMIT},
+    RESPONSES: {"truncation": "disabled"},
+}
 
 
 def short(seen: list[str]) -> ServedModel:

@@ -35,7 +35,7 @@ class Emptying(Silent):
         self._catalog, self._then, self._dropped = catalog, then, dropped
 
     def run(self, **_: object) -> None:
-        _, model = self._catalog.loaded.popitem()
+        _, model = self._catalog.loaded.popitem()  # type: ignore[assignment]
         self._dropped.append(weakref.ref(model.engine))
         del model
         self._then()

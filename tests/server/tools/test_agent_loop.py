@@ -110,12 +110,12 @@ def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
 
     def ask() -> str:
-        body: dict[str, Any] = {
+        rendered: dict[str, Any] = {
             "messages": messages,
             "tools": [{"type": "function", "function": FUNCTION}],
             "chat_template_kwargs": {"enable_thinking": thinks},
         }
-        made = httpx2.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=body).json()
+        made = httpx2.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=rendered).json()
         body: dict[str, Any] = {
             "model": MODEL,
             "prompt": made["tokens"],
@@ -123,7 +123,7 @@ def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
             "temperature": 0,
         }
         if not stream:
-            return client.completions.create(**body).choices[0].text
+            return str(client.completions.create(**body).choices[0].text)
         chunks = client.completions.create(stream=True, **body)
         return "".join(chunk.choices[0].text for chunk in chunks)
 

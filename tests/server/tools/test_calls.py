@@ -146,7 +146,7 @@ def test_responses_equal_chat(text: str) -> None:
         ]
         parts = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert "".join(deltas) == parts
-    joined = {"message": "", "reasoning": "", "function_call": []}
+    joined: dict[str, Any] = {"message": "", "reasoning": "", "function_call": []}
     for item in whole["output"]:
         if item["type"] == "function_call":
             joined["function_call"].append((item["name"], item["arguments"]))
@@ -217,7 +217,8 @@ def test_a_stop_string_inside_of_a_call_cuts_it(stop: str) -> None:
 def test_without_tools_nothing_is_a_call() -> None:
     """TOOL-03."""
     text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-    for body in ({"tools": []}, {"tool_choice": "none"}):
+    bodies: tuple[dict[str, Any], ...] = ({"tools": []}, {"tool_choice": "none"})
+    for body in bodies:
         choice, _ = chat(text, **body)
         assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
 

@@ -52,7 +52,8 @@ async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
     answer = await server.post(RESPONSES, body)
     assert answer.status == 200, answer.body
     if not stream:
-        return answer.json
+        whole: Json = answer.json
+        return whole
     events = [event.json for event in answer.events if event.data != "[DONE]"]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
@@ -110,7 +111,7 @@ async def test_a_local_shell_is_called_by_its_official_item(stream: bool) -> Non
     assert OFFICIAL.validate_python(item).type == "local_shell_call"
 
 
-OUTPUTS = {
+OUTPUTS: dict[str, dict[str, Any]] = {
     "shell": {
         "type": "shell_call_output",
         "output": [

@@ -391,7 +391,7 @@ async def test_a_context_that_is_compacted_before_the_answer_keeps_the_tools() -
         first = await respond(server, tools=tools)
         more = {"role": "user", "content": "Sure? " * 200}
         items = [USER, *first["output"], more]
-        second = await respond(server, tools=tools, input=items, **managed)
+        second = await respond(server, tools=tools, input=items, **managed)  # type: ignore[arg-type]
     assert kinds(second) == ["compaction", "message"]
     assert "box__add" in prompts[2]
     assert "<|im_start|>tool\n3<|im_end|>" in prompts[2]

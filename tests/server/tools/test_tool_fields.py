@@ -35,7 +35,8 @@ def _tool(path: str, parameters: Any) -> dict[str, Any]:
     "parameters", [{"type": 7}, {"type": "nonsense"}, {"properties": {"a": {"enum": 3}}}]
 )
 async def test_parameters_that_are_no_schema_are_refused(path: str, stream: bool, parameters: Any) -> None:
-    body = {"model": "test-model", PATHS[path][0]: USER, "tools": [_tool(path, parameters)]}
+    body: dict[str, Any] = {"model": "test-model", PATHS[path][0]: USER}
+    body["tools"] = [_tool(path, parameters)]
     if path != "/tokenize":
         body["stream"] = stream
     async with serving(served(scripted())) as server:

@@ -130,7 +130,9 @@ def test_a_tool_that_cannot_be_offered_is_named_or_left_out(
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-plumbline-skipped-tools"] == name.replace(" ", "%20")
         assert "x-plumbline-ignored" not in answer.headers
-    forced = {"type": "tool", "name": name} if api == "messages" else {"type": "function", "name": name}
+    forced: dict[str, Any] = (
+        {"type": "tool", "name": name} if api == "messages" else {"type": "function", "name": name}
+    )
     if api == "chat":
         forced = {"type": "function", "function": {"name": name}}
     assert ask(client, api, tools=tools, x_skip_invalid_tools=True, tool_choice=forced).status_code == 400

@@ -43,7 +43,7 @@ NAMED: list[tuple[dict[str, Any], str]] = [
 def test_each_way_to_name_a_schema_is_a_pointer(
     base: str | None, identifier: dict[str, Any], reference: str, keyword: str
 ) -> None:
-    schema = copy.deepcopy(POINTED)
+    schema: dict[str, Any] = copy.deepcopy(POINTED)
     schema["$defs"]["t"] |= identifier
     schema["properties"]["v"] = {keyword: reference}
     if base is not None:
@@ -166,7 +166,7 @@ def test_schemas_at_places_without_a_keyword_are_found() -> None:
             }
         },
     }
-    found = checked(schema)
+    found: Any = checked(schema)
     names = found["$defs"]
     pet = names[found["$ref"].removeprefix("#/$defs/")]
     assert names[pet["properties"]["tag"]["$ref"].removeprefix("#/$defs/")]["pattern"] == "^[0-9]$"
@@ -177,7 +177,7 @@ def test_schemas_at_places_without_a_keyword_are_found() -> None:
 def test_frequent_mistakes_of_generators_are_understood(reference: str, nested: bool) -> None:
     """A `#` is missing, or a schema with its own `$defs` was put into another one."""
     inner = {"type": "object", "properties": {"v": {"$ref": reference}}, "$defs": {"t": TARGET}}
-    found = checked({"type": "array", "items": inner} if nested else inner)
+    found: Any = checked({"type": "array", "items": inner} if nested else inner)
     where = "#/items/$defs/t" if nested else "#/$defs/t"
     assert (found["items"] if nested else found)["properties"]["v"] == {"$ref": where}
 

@@ -107,7 +107,7 @@ TAG_PIECES = (
     "</",
 )
 """Pieces of values between tags. Some are JSON for a while."""
-TEXT_SCHEMAS = (
+TEXT_SCHEMAS: tuple[Any, ...] = (
     {"type": "string"},
     {"type": ["string", "null"]},
     {"anyOf": [{"type": "string"}, {"type": "null"}]},
@@ -180,7 +180,7 @@ def _reordered(dialect: Dialect) -> Iterator[Dialect]:
         if sections[number].loose:
             continue
         turned = (*sections[number:], *sections[:number])
-        yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)
+        yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)  # type: ignore[type-var]
 
 
 REORDERED = [(dialect, other) for dialect in SEPARATING_DIALECTS for other in _reordered(dialect)]

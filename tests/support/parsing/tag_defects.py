@@ -67,9 +67,9 @@ def tags(tool: ToolDialect) -> Defects:
         yield "no beginning of a name", text.replace(tag.newline + tag.key, "", 1), meant(PARIS)
         yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
     ping = render_calls([WrittenCall("ping", "{}")], section)
-    named = ping.index("ping") + len("ping")
-    named = ping.index(tag.opened, named) + len(tag.opened) if tag.opened else named
-    yield "an end of a value behind the name", ping[:named] + tag.end + ping[named:], [("ping", {})]
+    place = ping.index("ping") + len("ping")
+    place = ping.index(tag.opened, place) + len(tag.opened) if tag.opened else place
+    yield "an end of a value behind the name", ping[:place] + tag.end + ping[place:], [("ping", {})]
     if tag.wrapper:
         again = text.replace(tag.newline + tag.key, tag.wrapper, 1)
         yield "the beginning of a call for the first parameter's", again, meant(PARIS)

@@ -287,7 +287,7 @@ async def serving(model: ServedModel | Catalog, **changes: Any) -> AsyncGenerato
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     lifespan = asyncio.ensure_future(
-        app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, inbox.get, outbox.put)  # type: ignore[arg-type]
+        app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, inbox.get, outbox.put)
     )
     inbox.put_nowait({"type": "lifespan.startup"})
     assert (await outbox.get())["type"] == "lifespan.startup.complete"

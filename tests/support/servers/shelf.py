@@ -20,7 +20,7 @@ from support.servers.asgi import Answer, Exchange, Server
 RELEASED: list[None] = []
 """Grows when the memory of a model that has left is released."""
 # A whole collection among the modules and tests of a process takes seconds, and a scripted model has little to free.
-models.release_unused = lambda: RELEASED.append(None)
+models.release_unused = lambda: RELEASED.append(None)  # type: ignore[attr-defined]
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 

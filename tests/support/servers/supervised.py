@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -125,7 +125,13 @@ def supervised(
     taken = ExitStack()
     at = folder / "engine.sock"
     supervisor = Supervisor(
-        Hosted(engine, at), at, settings, num_servers, folder, taken.enter_context(bound(settings)), read=read
+        cast(Any, Hosted(engine, at)),
+        at,
+        settings,
+        num_servers,
+        folder,
+        taken.enter_context(bound(settings)),
+        read=read,
     )
     running = Running(engine, supervisor, loop, folder, port)
 

@@ -44,7 +44,7 @@ class AnswerRules(TenantMachine):
         found = self.run(self.world.want(me, "createChatCompletion", body)).json
         self.world.note(me, found)
         me.records["completion_id"].append(found["id"])
-        self._cached(me, body["model"], topic, found["usage"])
+        self._cached(me, body["model"], topic, found["usage"])  # type: ignore[arg-type]
 
     def _cached(self, me: Tenant, model: str, topic: int, usage: Json) -> None:
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage

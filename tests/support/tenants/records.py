@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -11,6 +13,16 @@ from support.tenants.machine import CHANGES, KINDS, NUMBER, OWNED, WHO, YES, Ten
 from support.tenants.world import PATHS, Json, Tenant, invented
 
 __all__ = ["RecordRules"]
+
+
+def _by_name(ask: Callable[..., Any], kind: str, name: str) -> Any:
+    """Ask for a record by its id, in the path's parameter of its kind."""
+    return ask(**{kind: name})
+
+
+def _by_fields(ask: Callable[..., Any], fields: Callable[[str], Json], more: Json, name: str) -> Any:
+    """Send a request whose fields name a record."""
+    return ask({**fields(name), **more})
 
 
 class RecordRules(TenantMachine):
@@ -93,9 +105,9 @@ class RecordRules(TenantMachine):
         assert answer.status == 200 or operation == "cancelResponse", answer.body
         if operation.startswith("delete") or operation == "createConversationItems":
             if "item_id" in names:
-                me.records[names["conversation_id"]].remove(names["item_id"])
+                me.records[names["conversation_id"] or ""].remove(names["item_id"] or "")
             elif operation.startswith("delete"):
-                me.forget(kinds[0], names[kinds[0]])
+                me.forget(kinds[0], names[kinds[0]] or "")
 
     @drives(*OWNED)
     @rule(who=WHO, other=WHO, number=NUMBER, query=NUMBER)
@@ -110,7 +122,7 @@ class RecordRules(TenantMachine):
                 more = {"item_id": you.own(theirs, number) or "msg_none"} if "{item_id}" in path else {}
                 asked = ("", "?stream=true", "?limit=1", "?after=msg_none")[query] if method == "GET" else ""
                 ask = partial(self.world.ask, me, operation, CHANGES.get(operation), asked, **more)
-                self.as_unknown(theirs, lambda name, ask=ask, kind=kind: ask(**{kind: name}))
+                self.as_unknown(theirs, partial(_by_name, ask, kind))
 
     @drives("getConversationItem", "deleteConversationItem", "listConversationItems", "listChatCompletions")
     @rule(who=WHO, other=WHO, number=NUMBER)
@@ -124,7 +136,7 @@ class RecordRules(TenantMachine):
         if conversation and theirs and theirs not in me.adopted:
             for operation in ("getConversationItem", "deleteConversationItem"):
                 ask = partial(self.world.ask, me, operation, conversation_id=conversation)
-                self.as_unknown(theirs, lambda name, ask=ask: ask(item_id=name))
+                self.as_unknown(theirs, partial(_by_name, ask, "item_id"))
             ask = partial(self.world.ask, me, "listConversationItems", None, conversation_id=conversation)
             self.as_unknown(theirs, lambda name: ask(f"?after={name}"))
         if chat := you.own("completion_id", number):
@@ -139,11 +151,12 @@ class RecordRules(TenantMachine):
         if me is you:
             return
         for operation in ("createResponse", "countResponseInputTokens", "compactResponse"):
-            for kind, fields in (
+            places: tuple[tuple[str, Callable[[str], Json]], ...] = (
                 ("response_id", lambda name: {"previous_response_id": name, "input": "hi"}),
                 ("conversation_id", lambda name: {"conversation": name, "input": "hi"}),
                 ("item", lambda name: {"input": [{"type": "item_reference", "id": name}]}),
-            ):
+            )
+            for kind, fields in places:
                 if kind == "conversation_id" and operation == "compactResponse":
                     continue
                 if kind == "item":
@@ -154,6 +167,4 @@ class RecordRules(TenantMachine):
                     continue
                 more = {"model": "plainest", **({"stream": stream} if operation == "createResponse" else {})}
                 ask = partial(self.world.ask, me, operation)
-                self.as_unknown(
-                    theirs, lambda name, ask=ask, fields=fields, more=more: ask({**fields(name), **more})
-                )
+                self.as_unknown(theirs, partial(_by_fields, ask, fields, more))

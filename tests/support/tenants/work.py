@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hypothesis.stateful import rule
 
@@ -12,6 +14,11 @@ from support.tenants.machine import LONG, NUMBER, WHO, YES, TenantMachine, drive
 from support.tenants.world import Tenant, invented, until
 
 __all__ = ["WorkRules"]
+
+
+def _by_id(ask: Callable[..., Any], name: str) -> Any:
+    """Ask for a response by its id."""
+    return ask(response_id=name)
 
 
 class WorkRules(TenantMachine):
@@ -40,7 +47,7 @@ class WorkRules(TenantMachine):
                 ("deleteResponse", ""),
             ):
                 ask = partial(self.world.ask, you, operation, None, query)
-                self.as_unknown(name, lambda each, ask=ask: ask(response_id=each))
+                self.as_unknown(name, partial(_by_id, ask))
             if conversation:
                 ask = partial(self.world.ask, you, "createResponse")
                 self.as_unknown(

@@ -347,7 +347,8 @@ class Reference:
 
     @torch.inference_mode()
     def _greedy(self, prompt: Sequence[int], steps: int, adjust: Adjust | None, *, ends: bool) -> list[int]:
-        past, given, output = None, list(prompt), []
+        past, given = None, list(prompt)
+        output: list[int] = []
         for _ in range(steps):
             result = self._model(input_ids=torch.tensor([given]), past_key_values=past, use_cache=True)
             past, row = result.past_key_values, result.logits[0, -1].double().numpy()

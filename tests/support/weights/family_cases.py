@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 }
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
 """Changes that make heads as wide as the compiled kernels take them."""
-HALF = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+HALF: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 

@@ -34,7 +34,7 @@ SHAPE: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
 }
 """Rows of whole blocks of every type."""
-GRANITE = {
+GRANITE: dict[str, Any] = {
     "attention_multiplier": 0.2,
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.4,
@@ -48,7 +48,7 @@ LLAMA3 = {
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 OLD = {"num_key_value_heads": None, "intermediate_size": None, "tie_word_embeddings": True}
-HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+HALF: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "llama tied": ("llama", "llama", {"tie_word_embeddings": True}),
@@ -300,4 +300,4 @@ def _factors(config: Any) -> np.ndarray:
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     dims = config.hidden_size // config.num_attention_heads
     base = 1.0 / config.rope_parameters["rope_theta"] ** (torch.arange(0, dims, 2).float() / dims)
-    return (base / scaled).numpy().astype(np.float32)
+    return (base / scaled).numpy().astype(np.float32)  # type: ignore[no-any-return]

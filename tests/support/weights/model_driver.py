@@ -117,7 +117,8 @@ class Driver:
     def _batch(self, plan: list[tuple[Sequence, int]], padding: int) -> tuple[AttentionBatch, Tensor]:
         """Return the batch of the next tokens of each sequence, decodes first, and their ids."""
         width = max(len(sequence.blocks) for sequence, _ in plan)
-        starts, seq_lens, tables, slots, positions, ids = [0], [], [], [], [], []
+        starts, seq_lens, tables, slots, ids = [0], [], [], [], []
+        positions: list[int] = []
         for sequence, count in plan:
             first, last = sequence.num_computed_tokens, sequence.num_computed_tokens + count
             for position in range(first, last):

@@ -26,20 +26,20 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3],
     "long_factor": [1.0, 2.0, 8.0],
 }
-GRANITE = {
+GRANITE: dict[str, Any] = {
     "attention_multiplier": 0.3,
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.4,
     "logits_scaling": 2.0,
 }
-TWO_ROPES = {
+TWO_ROPES: dict[str, Any] = {
     FULL: {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
     SLIDING: {"rope_type": "default", "rope_theta": 100.0},
 }
-ALTERNATING = {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 11}
+ALTERNATING: dict[str, Any] = {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 11}
 
-SPARSE = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
-DEEPSEEK = SPARSE | {
+SPARSE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+DEEPSEEK: dict[str, Any] = SPARSE | {
     "n_routed_experts": 8,
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,

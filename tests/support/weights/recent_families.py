@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.weights.family_cases import FULL, SLIDING, WIDE, Case, both
 
 __all__ = ["RECENT"]
 
-_SPARSE = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
-_MIXED = {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 11}
+_SPARSE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+_MIXED: dict[str, Any] = {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 11}
 _ROPES = {
     FULL: {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
     SLIDING: {"rope_type": "default", "rope_theta": 100.0},
@@ -68,7 +70,7 @@ _LONG = {
     "short_mscale": 1.1,
     "long_mscale": 1.3,
 }
-_GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0}
+_GRANITE: dict[str, Any] = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0}
 
 RECENT: list[Case] = [
     *both("olmo", clip_qkv=2.0),

@@ -30,9 +30,9 @@ def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
     if isinstance(vision, Gemma4Vision):
         found = [patches(image, vision.tower.patch_size) for image in pixels]
         most = max(len(rows) for rows, _ in found)
-        padded = [F.pad(rows, (0, 0, 0, most - len(rows))) for rows, _ in found]
+        rows_of = [F.pad(rows, (0, 0, 0, most - len(rows))) for rows, _ in found]
         places = [F.pad(place, (0, 0, 0, most - len(place)), value=-1) for _, place in found]
-        return {"pixel_values": torch.stack(padded), "image_position_ids": torch.stack(places)}
+        return {"pixel_values": torch.stack(rows_of), "image_position_ids": torch.stack(places)}
     if isinstance(vision, Llama4Vision):
         return {"pixel_values": torch.cat([tiles(image, vision.tower.image_size) for image in pixels])}
     if isinstance(vision, QwenVision):

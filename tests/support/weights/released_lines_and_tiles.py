@@ -25,7 +25,12 @@ PIXTRAL_TOWER = {
     "patch_size": 14,
 }
 HALF = [0.5, 0.5, 0.5]
-PREPARED = {"do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True}
+PREPARED: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+}
 PREPARED |= {"rescale_factor": 0.00392156862745098, "resample": 3}
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 PIXTRAL_MARKS = {"image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]"}

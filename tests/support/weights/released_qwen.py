@@ -10,7 +10,12 @@ __all__ = ["QWEN"]
 
 _IMAGES = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652}
 _HALF = [0.5, 0.5, 0.5]
-_TOWER = {"in_channels": 3, "initializer_range": 0.02, "patch_size": 16, "spatial_merge_size": 2}
+_TOWER: dict[str, Any] = {
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+}
 _TOWER |= {"hidden_act": "gelu_pytorch_tanh", "temporal_patch_size": 2, "num_position_embeddings": 2304}
 _PROCESSOR = {
     "image_mean": _HALF,

@@ -7,12 +7,12 @@ from typing import Any
 
 import transformers
 
+from support.weights.family_cases import HALF
 from support.weights.model_families import (
     DELTA,
     DELTA_EXPERTS,
     GEMMA4,
     GEMMA4_SHARED,
-    HALF,
     LLAMA4,
     SMALL,
     SPARSE,
@@ -124,7 +124,7 @@ TILES: dict[str, Any] = {
     "vision_output_dim": 48,
 }
 CANVASES = ((14, 28), (14, 14), (28, 28), (14, 42))
-QWEN = {
+QWEN: dict[str, Any] = {
     "qwen2_vl": {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
     "qwen2_5_vl": {
         "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "window_size": 12,

@@ -190,7 +190,7 @@ def test_the_tokens_alone_are_those_of_the_tokenizer(vocabulary: dict[str, Any],
     named = data.draw(st.dictionaries(st.sampled_from(["bos", "eos", "unknown"]), st.integers(0, len(kinds))))
     keys = {f"{name}_token_id": number for name, number in named.items()}
     with tempfile.TemporaryDirectory() as folder:
-        path = written(Path(folder), **{**vocabulary, "kinds": kinds}, **keys)
+        path = written(Path(folder), **{**vocabulary, "kinds": kinds}, **keys)  # type: ignore[arg-type]
         try:
             whole = read_tokenizer(path)
         except UnsupportedTokenizerError:

@@ -30,7 +30,7 @@ def _tools(body: Json) -> list[Json]:
 def _schema(body: Json) -> Json | None:
     output_format = body.get("response_format") or {}
     if output_format.get("type") == "json_schema":
-        return output_format["json_schema"].get("schema") or {}  # type: ignore[no-any-return]
+        return output_format["json_schema"].get("schema") or {}
     if output_format.get("type") == "json_object":
         return {"properties": {"city": {"type": "string"}}}
     structured = body.get("structured_outputs")

@@ -56,6 +56,7 @@ def events(body: Json, model: str) -> list[Json]:
 
 
 def _streamed(block: Json) -> Iterator[Json]:
+    empty: Json
     match block["type"]:
         case "text":
             empty, deltas = (
@@ -67,7 +68,8 @@ def _streamed(block: Json) -> Iterator[Json]:
             deltas = [{"type": "thinking_delta", "thinking": one} for one in pieces(block["thinking"])]
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         case _:
-            empty, arguments = {"input": {}}, json.dumps(block["input"], ensure_ascii=False)
+            empty = {"input": {}}
+            arguments = json.dumps(block["input"], ensure_ascii=False)
             deltas = [{"type": "input_json_delta", "partial_json": one} for one in pieces(arguments)]
     yield {"type": "content_block_start", "content_block": {**block, **empty}}
     yield from ({"type": "content_block_delta", "delta": delta} for delta in deltas)
@@ -129,7 +131,7 @@ def _prompt(body: Json) -> int:
         *((one["role"], one["content"]) for one in body["messages"]),
     ]
     joints = sum(first[0] == second[0] for first, second in pairwise(turns))
-    return joints + sum(len(_text(text)) for _, text in turns)
+    return int(joints + sum(len(_text(text)) for _, text in turns))
 
 
 def _text(content: Any) -> str:

@@ -153,7 +153,7 @@ def _integer(schema: dict[str, Any]) -> int:
         and schema.get("exclusiveMinimum", -1) < value < schema.get("exclusiveMaximum", 100)
         and value % schema.get("multipleOf", 1) == 0
     )
-    return next(allowed)
+    return next(allowed)  # type: ignore[no-any-return]
 
 
 def _cut(whole: Output, limit: int | None) -> Output:

@@ -208,7 +208,7 @@ def test_ranks_and_scales_of_each_module_are_what_the_configuration_says(
     def scale(name: str) -> float:
         by = config.rank(name)
         alpha = next((v for k, v in drawn["alpha_pattern"].items() if ends(k, name)), drawn["alpha"])
-        return alpha / (by**0.5 if drawn["use_rslora"] else by)
+        return float(alpha / (by**0.5 if drawn["use_rslora"] else by))
 
     merge(reference, folder, scale)
     table = AdapterTable(model, capacity=1, max_rank=20)

@@ -63,7 +63,8 @@ def test_a_step_has_the_positions_of_its_requests(
     requests: list[tuple[list[tuple[int, int, int]], int, int]], has_text: bool
 ) -> None:
     found = AxisPositions(6)
-    states, expected, slots, positions, starts = [], [], [], [], [0]
+    states, expected, slots, starts = [], [], [], [0]
+    positions: list[int] = []
     for number, (prompt, start, count) in enumerate([*requests, ([], 3, 1)] if has_text else requests):
         request = GenerateRequest(
             request_id=str(number), prompt_token_ids=[2], sampling=SamplingParams(), media=None

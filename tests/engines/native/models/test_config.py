@@ -56,12 +56,14 @@ ROPES: list[dict[str, Any]] = [
 
 def rope_of(config: dict[str, Any]) -> Rope:
     """The rotation of a config's first layer."""
-    return describe(config).layers[0].mixer.rope
+    mixer: Any = describe(config).layers[0].mixer
+    rope: Rope = mixer.rope
+    return rope
 
 
 @pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
 @pytest.mark.parametrize("theta", [10000.0, 500000.0])
-def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope, theta):
+def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope: Any, theta: float) -> None:
     """`rope_parameters` and the older `rope_theta` with `rope_scaling` (also with `type`) mean the same."""
     reference = LlamaConfig(**BASE, rope_parameters=rope | {"rope_theta": theta})
     frequencies, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](reference)
@@ -79,7 +81,7 @@ def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope,
         torch.testing.assert_close(table, expected, atol=2e-4, rtol=0)
 
 
-def test_without_scaling_the_rotations_are_plain():
+def test_without_scaling_the_rotations_are_plain() -> None:
     for config in (BASE, BASE | {"rope_scaling": None}, BASE | {"rope_parameters": {"rope_type": "default"}}):
         assert rope_of(config) == rope_of(BASE)
     table = rope_table(rope_of(BASE), 4, 3)
@@ -87,13 +89,13 @@ def test_without_scaling_the_rotations_are_plain():
     torch.testing.assert_close(table, torch.cat((angles.cos(), angles.sin()), 1))
 
 
-def test_the_type_of_weights_has_two_spellings():
+def test_the_type_of_weights_has_two_spellings() -> None:
     for written in ("bfloat16", "torch.bfloat16"):
         assert describe(BASE | {"torch_dtype": written}).dtype == torch.bfloat16
     assert describe(BASE | {"dtype": "auto"}).dtype == describe(BASE).dtype
 
 
-def test_yarn_makes_the_context_longer():
+def test_yarn_makes_the_context_longer() -> None:
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     assert describe(BASE | {"rope_scaling": rope}).context_length == 4096
     assert describe(BASE).context_length == 2048
@@ -210,7 +212,7 @@ NEMOTRON = {"model_type": "nemotron_h"}
     ],
     ids=str,
 )
-def test_what_is_not_supported_is_refused_by_name(changes, field):
+def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(UnsupportedModelError, match=field):
         describe(BASE | changes)
 
@@ -245,22 +247,26 @@ def test_what_is_not_supported_is_refused_by_name(changes, field):
         ),
     ],
 )
-def test_each_layer_has_the_window_that_its_family_gives_it(changes, windows):
+def test_each_layer_has_the_window_that_its_family_gives_it(
+    changes: dict[str, Any], windows: list[int]
+) -> None:
     config = describe(BASE | changes)
-    assert [layer.mixer.window for layer in config.layers] == windows
-    assert [layer.mixer.tiled for layer in config.layers] == [
+    mixers: list[Any] = [layer.mixer for layer in config.layers]
+    assert [mixer.window for mixer in mixers] == windows
+    assert [mixer.tiled for mixer in mixers] == [
         config.model_type == "llama4_text" and window is not None for window in windows
     ]
 
 
-def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):
+def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path) -> None:
     """Qwen2 as saved by transformers: biases, dtype and sizes; the ids that end a sequence from either file."""
     reference = Qwen2Config(
         **{k: v for k, v in BASE.items() if k != "model_type"}, eos_token_id=5, dtype="bfloat16"
     )
     reference.save_pretrained(tmp_path)
     config = read_description(tmp_path)
-    mixer, feed_forward = config.layers[0].mixer, config.layers[0].feed_forward
+    mixer: Any = config.layers[0].mixer
+    feed_forward: Any = config.layers[0].feed_forward
     assert (mixer.qkv_bias, mixer.o_bias, feed_forward.bias, mixer.head_norm) == (True, False, False, None)
     assert (config.dtype, mixer.head_dim, mixer.kv_heads) == (torch.bfloat16, 16, 2)
     assert config.eos_token_ids == {5}

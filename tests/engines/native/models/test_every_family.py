@@ -59,7 +59,7 @@ def small_config(kind: str) -> Any:
 
 @torch.inference_mode()
 def logits_of(model: Any, tokens: list[int]) -> torch.Tensor:
-    return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+    return model(torch.tensor([tokens]), use_cache=False).logits[0].float()  # type: ignore[no-any-return]
 
 
 def verdict(kind: str, folder: Path) -> str:

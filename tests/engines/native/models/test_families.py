@@ -237,7 +237,7 @@ def test_a_part_that_the_kernels_lack_is_named() -> None:
     assert "heads of 640" in str(kernels_problem(describe(json.loads(wide.to_json_string()))))
 
 
-def test_every_family_has_a_case():
+def test_every_family_has_a_case() -> None:
     elsewhere = {"llama", "qwen2", *(case.text for case in IMAGES), *ALIASES}
     assert {case.config().model_type for case in CASES} >= FAMILIES.keys() - elsewhere
 

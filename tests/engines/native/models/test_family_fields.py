@@ -29,7 +29,12 @@ LENGTH = 24
 flags = st.booleans()
 types = st.lists(st.sampled_from([FULL, SLIDING]), min_size=3, max_size=3)
 _OLD = {"num_key_value_heads": None, "intermediate_size": None}
-_SPARSE = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "num_experts": 4, "head_dim": 16}
+_SPARSE: dict[str, Any] = {
+    "moe_intermediate_size": 32,
+    "num_experts_per_tok": 2,
+    "num_experts": 4,
+    "head_dim": 16,
+}
 
 
 def fields(**strategies: Any) -> st.SearchStrategy[dict[str, Any]]:

@@ -15,7 +15,7 @@ SHAPES = [(96, 48), (300, 260), (512, 256), (7, 33)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("out", "width"), SHAPES)
-def test_it_multiplies_and_adds(out, width, bias, dtype):
+def test_it_multiplies_and_adds(out: int, width: int, bias: bool, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(out)
     weight = torch.randn(out, width, generator=generator).to(dtype)
     shift = torch.randn(out, generator=generator).to(dtype) if bias else None
@@ -27,7 +27,7 @@ def test_it_multiplies_and_adds(out, width, bias, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("out", "width"), SHAPES)
-def test_a_row_has_the_same_bits_in_any_batch(out, width, dtype):
+def test_a_row_has_the_same_bits_in_any_batch(out: int, width: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(width)
     linear = Linear(torch.randn(out, width, generator=generator).to(dtype))
     x = torch.randn(130, width, generator=generator).to(dtype)
@@ -36,5 +36,5 @@ def test_a_row_has_the_same_bits_in_any_batch(out, width, dtype):
         assert torch.equal(linear(x[:rows]), alone[:rows])
 
 
-def test_without_rows_there_is_no_output():
+def test_without_rows_there_is_no_output() -> None:
     assert Linear(torch.ones(4, 3))(torch.ones(0, 3)).shape == (0, 4)

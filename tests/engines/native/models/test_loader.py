@@ -39,25 +39,27 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> N
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_a_missing_tensor_is_named(folder: Path):
+def test_a_missing_tensor_is_named(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
     with pytest.raises(WeightsError, match=r"missing: model\.layers\.1\.mlp\.up_proj\.weight"):
         load_model(folder)
 
 
-def test_a_tensor_that_nothing_uses_is_named(folder: Path):
+def test_a_tensor_that_nothing_uses_is_named(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({"model.layers.2.extra": torch.zeros(3)}))
     with pytest.raises(WeightsError, match=r"not used: model\.layers\.2\.extra"):
         load_model(folder)
 
 
-def test_a_tensor_of_another_shape_is_named(folder: Path):
+def test_a_tensor_of_another_shape_is_named(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}))
     with pytest.raises(WeightsError, match=r"model\.norm\.weight has shape \[3\]"):
         load_model(folder)
 
 
-def test_what_a_model_does_without_is_named_in_one_line(folder: Path, caplog: pytest.LogCaptureFixture):
+def test_what_a_model_does_without_is_named_in_one_line(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Rotary frequencies of old checkpoints follow from the config."""
     old = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(4) for n in range(20)}
     rewrite(folder, lambda tensors: tensors.update(old))
@@ -74,7 +76,7 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
     "family", ["llama", "qwen2", "qwen3", "gemma", "gemma3_text", "cohere", "granite", "olmo2"]
 )
 @pytest.mark.parametrize("has", ["none", "copy", "own", "head"])
-def test_the_output_layer_of_a_checkpoint_wins_over_its_config(family: str, has: str, tmp_path: Path):
+def test_the_output_layer_of_a_checkpoint_wins_over_its_config(family: str, has: str, tmp_path: Path) -> None:
     """A config that ties it may be wrong, a copy of the embedding is no other layer, and either name may be kept."""
     config = Case(
         family, {"tie_word_embeddings": True, **({"head_dim": 12} if "gemma" in family else {})}
@@ -98,13 +100,13 @@ def test_the_output_layer_of_a_checkpoint_wins_over_its_config(family: str, has:
     torch.testing.assert_close(model.head.logits(hidden), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_folder_without_weights_is_refused(folder: Path):
+def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
         load_model(folder)
 
 
-def test_a_shard_that_the_index_names_must_be_there(folder: Path):
+def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(
@@ -113,7 +115,7 @@ def test_a_shard_that_the_index_names_must_be_there(folder: Path):
         load_model(folder)
 
 
-def test_the_dtype_defaults_to_the_config(folder: Path):
+def test_the_dtype_defaults_to_the_config(folder: Path) -> None:
     assert load_model(folder).dtype == torch.float32
     model = load_model(folder, torch.bfloat16)
     assert model.dtype == torch.bfloat16
@@ -121,13 +123,13 @@ def test_the_dtype_defaults_to_the_config(folder: Path):
     assert model.compute_logits(torch.zeros(3, 16, dtype=torch.bfloat16)).dtype == torch.float32
 
 
-def test_a_cache_has_a_key_and_a_value_block_per_layer(folder: Path):
+def test_a_cache_has_a_key_and_a_value_block_per_layer(folder: Path) -> None:
     caches = load_model(folder).allocate_kv(5, 4)
     assert [(k.shape, v.shape) for k, v in caches] == [((5, 4, 1, 8), (5, 4, 1, 8))] * 2
     assert len({tensor.data_ptr() for pair in caches for tensor in pair}) == 4
 
 
-def test_random_models_are_equal_for_equal_seeds_only():
+def test_random_models_are_equal_for_equal_seeds_only() -> None:
     config = describe({
         "model_type": "qwen3",
         "vocab_size": 30,
@@ -140,7 +142,11 @@ def test_random_models_are_equal_for_equal_seeds_only():
         "max_position_embeddings": 64,
     })  # fmt: skip
     first, same, other = (random_model(config, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.embedding, same.embedding)
-    assert not torch.equal(first.embedding, other.embedding)
+    ours, again, another = (each.embedding for each in (first, same, other))
+    assert isinstance(ours, torch.Tensor)
+    assert isinstance(again, torch.Tensor)
+    assert isinstance(another, torch.Tensor)
+    assert torch.equal(ours, again)
+    assert not torch.equal(ours, another)
     hidden = torch.ones(1, 16)
     assert torch.equal(first.compute_logits(hidden), same.compute_logits(hidden))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from engines.native.models.test_adapters import TARGETS, base_of, expected, ours, prompt, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.weights.model_driver import Driver
 from support.weights.model_families import CASES, Case
-from tests.engines.native.models.test_adapters import TARGETS, base_of, expected, ours, prompt, rows
 
 from plumbline.engines.native.adapter_table import AdapterTable
 
@@ -96,7 +96,7 @@ def test_what_peft_writes_and_is_not_honoured_is_refused(tmp_path: Path) -> None
         "trainable_token_indices": {"trainable_token_indices": [1, 2]},
         "init_lora_weights": {"init_lora_weights": "pissa"},
     }.items()):  # fmt: skip
-        config = peft.LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | fields)
+        config = peft.LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | fields)  # type: ignore[operator]
         peft.get_peft_model(base_of(case), config).save_pretrained(tmp_path / str(number))
         with pytest.raises(AdapterError, match=field):
             table.prepare(tmp_path / str(number))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from engines.native.models.test_vision import made
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.weights.model_driver import Driver
 from support.weights.released_qwen import QWEN
 from support.weights.vision_cases import CASES, Case
-from tests.engines.native.models.test_vision import made
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from plumbline.engines.native.models import UnsupportedModelError, describe, load_model

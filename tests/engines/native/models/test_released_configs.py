@@ -309,4 +309,5 @@ def test_what_releases_leave_out_has_the_default_of_the_family() -> None:
     gemma = describe(SHARED | RELEASES["Gemma 3 1B"])
     assert gemma.tied
     assert describe(SHARED | RELEASES["SmolLM3 3B"]).tied
-    assert [layer.mixer.window for layer in gemma.layers[:7]] == [512] * 5 + [None, 512]
+    mixers: list[Any] = [layer.mixer for layer in gemma.layers[:7]]
+    assert [mixer.window for mixer in mixers] == [512] * 5 + [None, 512]

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from support.weights.released import SHARED, shape
 from support.weights.released_lines_and_tiles import CLIP, HALF, LINES_AND_TILES, PREPARED, Release
 from support.weights.released_qwen import QWEN
-from tests.engines.native.models.test_released_configs import SHARED, shape
 
 from plumbline.engines.native.models import describe
 from plumbline.engines.native.models.vision import read_preparation, read_vision

@@ -252,7 +252,8 @@ def test_an_adapter_changes_the_text_and_not_the_images(case: Case, tmp_path: Pa
     )
     folder = write_adapter(tmp_path / "a", pair.reference, targets)
     placed = (table := AdapterTable(pair.model, capacity=1, max_rank=8)).put(table.prepare(folder))
-    driver, parts = pair.driver(), [text(5, 1), 1, text(3, 2)]
+    driver = pair.driver()
+    parts: list[int | list[int]] = [text(5, 1), 1, text(3, 2)]
     plain, sequence = (pair.sequence(driver, parts, 40) for _ in range(2))
     size = len(sequence.tokens)
     adapted = AdapterRows(torch.arange(size, 2 * size), (placed.slot,), (0, size))
@@ -349,7 +350,7 @@ def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], 
         read_vision(config, describe(config))
 
 
-def test_a_tower_with_products_apart_has_its_biases():
+def test_a_tower_with_products_apart_has_its_biases() -> None:
     """Gemma 4's, the only family whose products are apart, has none; they would be left out without a word."""
     config: dict[str, Any] = {"model_type": "llava", "vision_config": SIGLIP, "image_token_index": IMAGE}
     config["text_config"] = SMALL | {"model_type": "llama"}

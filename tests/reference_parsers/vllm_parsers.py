@@ -1,6 +1,6 @@
 """Compare our parsers inside vLLM's serving layer with our parsers alone, on all vectors and however outputs are cut.
 
-    python tests/differential/vllm_parsers.py [N]       every N-th vector
+    python tests/reference_parsers/vllm_parsers.py [N]       every N-th vector
 
 Each output is read whole, token by token and in drawn cuts. Our adapter must give the message of our own parser each
 time. vLLM's own parsers read the same outputs whole and token by token: how many of their answers differ is printed.

@@ -1,7 +1,7 @@
 """Compare other servers' parsers with ours on our cases, and list the differences.
 
-    python tests/differential/compare.py           every difference has a verdict, or this fails
-    python tests/differential/compare.py --write   and tests/differential/differences.md is written
+    python tests/reference_parsers/compare.py           every difference has a verdict, or this fails
+    python tests/reference_parsers/compare.py --write   and tests/reference_parsers/differences.md is written
 
 A verdict is a person's: `verdicts.json` has them, for one case or for several alike. `ours` means that our reading is
 right, `theirs` that ours should change, `ambiguous` that the output can be read either way.
@@ -217,7 +217,7 @@ def differences_together(peer: PeerParsers) -> tuple[int, list[Difference]]:
         for output in whole_outputs(dialect, reasoning):
             parser = model.parser(tools, frame, new_id=lambda name, number: str(number))
             reason = "length" if output.reason == "length" else "stop"
-            expected = full_message([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
+            expected = full_message([*parser.push(TextDelta(output.text)), *parser.finish(reason)])  # type: ignore[arg-type]
             for mode in MODES:
                 asked = (
                     name,
@@ -329,7 +329,7 @@ def main() -> int:
             f"  output {difference.text!r}\n  ours   {_described(difference.ours)}\n  theirs {difference.theirs}"
         )
     if "--write" in sys.argv:
-        (ROOT / "tests/differential/differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
+        (ROOT / "tests/reference_parsers/differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
     return 1 if missing else 0
 
 
@@ -339,7 +339,7 @@ Written by `nox -s differential`: the tool parsers of other servers, called in-p
 `tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token, and their
 parsers of thinking with the cases of ours; *both* are outputs with thinking and calls, read by the two parsers
 together as those servers do. White space is not compared. The verdicts are a person's
-(`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change,
+(`tests/reference_parsers/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change,
 *ambiguous* that the output can be read either way.
 """
 
