@@ -1,7 +1,7 @@
 """Count requests for Prometheus, under our names and under vLLM's, so that its dashboards and autoscalers work.
 
-What others count is read at each scrape (`collectors.py`). What only the server sees, such as the time to first token, is
-observed as it happens.
+What others count is read at each scrape (`collectors.py`). What only the server sees, such as the time to first token,
+is observed as it happens.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from plumbline.answer.structured_output.grammar.ecma_regex import TEXT_FORMATS, assertions
-from plumbline.answer.structured_output.grammar.numbers.exact import UNREACHABLE, canonical_text
+from plumbline.answer.structured_output.grammar.numbers.exact import UNREACHABLE
+from plumbline.answer.structured_output.grammar.numbers.literals import canonical_text
 from plumbline.answer.structured_output.grammar.references import MAPS
 
 __all__ = [

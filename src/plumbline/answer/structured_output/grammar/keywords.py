@@ -42,7 +42,7 @@ from plumbline.answer.structured_output.grammar.negation import (
     negation,
     one_of_few,
 )
-from plumbline.answer.structured_output.grammar.numbers.exact import canonical_text
+from plumbline.answer.structured_output.grammar.numbers.literals import canonical_text
 from plumbline.answer.structured_output.grammar.references import pointed
 from plumbline.base.exact_number import dumps
 

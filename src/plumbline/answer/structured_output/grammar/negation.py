@@ -20,7 +20,7 @@ from plumbline.answer.structured_output.grammar.combined import (
     without_types,
     without_values,
 )
-from plumbline.answer.structured_output.grammar.numbers.exact import canonical_text
+from plumbline.answer.structured_output.grammar.numbers.literals import canonical_text
 
 __all__ = [
     "alternatives",

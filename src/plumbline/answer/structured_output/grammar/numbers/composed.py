@@ -14,13 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from plumbline.answer.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
-from plumbline.answer.structured_output.grammar.numbers.exact import (
-    UNREACHABLE,
-    bounds_of,
-    exact_numbers,
-    is_inexact,
-    number_text,
-)
+from plumbline.answer.structured_output.grammar.numbers.bounds import bounds_of
+from plumbline.answer.structured_output.grammar.numbers.exact import UNREACHABLE, exact_numbers, is_inexact
+from plumbline.answer.structured_output.grammar.numbers.literals import number_text
 from plumbline.answer.structured_output.grammar.numbers.ranges import Bound, range_lexeme
 from plumbline.base.exact_number import dumps
 
