@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +64,7 @@ def finish_step(scheduler: Scheduler, plan: StepPlan) -> None:
     for entry in plan.entries:
         scheduler.advance(entry)
         if entry.draws:
-            entry.state.drew = entry.state.drew or time.perf_counter()
+            entry.state.drew = entry.state.drew or request_queues.time.perf_counter()  # type: ignore[attr-defined]
             entry.state.append(7)
             if entry.state.finish_reason is not None:
                 scheduler.remove(entry.state)
