@@ -99,3 +99,10 @@ def test_clauses_are_about_known_kinds_of_answers() -> None:
 def test_clauses_are_many() -> None:
     assert len(clauses()) >= 380
     assert len(EVIDENCE) >= 500
+
+
+def test_each_rule_names_the_document_that_carries_it() -> None:
+    """What no document says is a SHOULD, or its source says so."""
+    vague = ("implied", "derived", "common practice", "the server-sent events format")
+
+    assert [name for name, rule in rules().items() if rule["source"].lower().startswith(vague)] == []

@@ -149,7 +149,7 @@ OTHER_SHAPES = (
     "responses/reasoning-round",
 )
 """Scenarios with checks `shape` and `usage` that are about something else, or about some of the answers."""
-OTHER_API = {"responses/inputs": ("chat",)}
+OTHER_API = {"responses/inputs": ("chat",), "responses/turns": ("chat",)}
 """Further APIs that a scenario asks."""
 BESIDE = {"chat/stop": ("plain",), "responses/inputs": ("chat",)}
 """Requests of these scenarios with answers that their check `shape` does not look at."""

@@ -68,11 +68,12 @@ def pairs(seen: Transcript, most: int) -> Iterator[Fault]:
     for number, exchange in enumerate(seen.exchanges):
         chosen = random.Random(f"{seen.scenario} {number}")
         single = list(_of_exchange(exchange))
+        alone = {exchange.body, *(changed.body for _, changed in single)}
         for name, changed in chosen.sample(single, min(most, len(single))):
             if further := [found for found in _of_exchange(changed) if found[0] != name]:
                 other, twice = chosen.choice(further)
-                if twice.json is not None and twice.json == exchange.json:
-                    continue  # The second fault repairs the first.
+                if twice.body in alone or (twice.json is not None and twice.json == exchange.json):
+                    continue  # The second fault repairs the first, or hides it.
                 yield Fault(seen.scenario, f"{name}{PAIR}{other}", twice)
 
 

@@ -36,6 +36,7 @@ NAMED: dict[str, str] = {
     "errors/hostile/sound: an answer to a number without end": "CHAT-01 CHAT-21 CHAT-02 CHAT-08",
     "errors/hostile/sound: an answer to half of an object": "CHAT-01 CHAT-21 CHAT-02 CHAT-08",
     "errors/rare-fields/sound: an answer without an object": "CHAT-01",
+    "messages/one-token/sound: two tokens at a limit of one": "MSG-10",
     "responses/stored/objects: items without ids": "ST-08",
     "responses/stored/objects: another list": "ST-08",
     "responses/stored/objects: cancelled after its end": "R-01 R-03 R-21 R-11",

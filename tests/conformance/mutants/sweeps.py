@@ -9,6 +9,7 @@ from typing import Any
 from mutants.basic import put
 from mutants.mutations import Mutant, Mutation, body, changed, chunks, each, header, status
 from plumbline_conformance.checks.laws import WHOLE
+from plumbline_conformance.checks.sweeps.members import NOTED
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 __all__ = ["SWEEPS"]
@@ -124,14 +125,14 @@ def without_truncation(found: Any) -> None:
     del found["truncation"]
 
 
-def more(key: str) -> Any:
-    """Count more tokens of the prompt."""
+def more(key: str, count: int = 20) -> Any:
+    """Count more tokens of the prompt, or fewer."""
 
     def change(found: Any) -> None:
         usage = found["usage"]
-        usage[key] += 20
+        usage[key] += count
         if "total_tokens" in usage:
-            usage["total_tokens"] += 20
+            usage["total_tokens"] += count
 
     return change
 
@@ -182,6 +183,24 @@ def with_id(value: str) -> Any:
     return change
 
 
+def one_more(answer: Any) -> None:
+    """Count one token of the answer more."""
+    usage = answer["usage"]
+    usage["output_tokens" if "output_tokens" in usage else "completion_tokens"] += 1
+    if "total_tokens" in usage:
+        usage["total_tokens"] += 1
+
+
+def shifted(answer: Any) -> None:
+    lists = answer["choices"][0]["logprobs"]
+    lists["token_logprobs"] = [None if value is None else value - 3 for value in lists["token_logprobs"]]
+
+
+def notes(api: str) -> list[tuple[str, str]]:
+    """Return the pairs of requests without and with notes about a turn."""
+    return [(plain, noted) for noted, plain in NOTED[f"{api}/members"].items()]
+
+
 BLOCK = {"content": [{"type": "text", "text": "Hm"}]}
 SENT = json.dumps({"value": "hello"})
 ROWS: list[Row] = [
@@ -200,6 +219,39 @@ ROWS: list[Row] = [
             (f"{api}/fields", "a hint that the model sees", body(more(count), name), "same-prompt"),
         )
     ),
+    *(
+        row
+        for api, count, turn in (
+            ("chat", "prompt_tokens", "user"),
+            ("responses", "input_tokens", "message"),
+            ("messages", "input_tokens", "user"),
+        )
+        for plain, noted in [next(pair for pair in notes(api) if pair[0].startswith(turn))]
+        for row in (
+            (f"{api}/members", "a failure of a member", status(500, plain), "handled"),
+            (f"{api}/members", "a note that the model sees", body(more(count), noted), "same-prompt"),
+            (f"{api}/turns", "a turn that is dropped", body(more(count, -100), "of one role, long"), "read"),
+        )
+    ),
+    (
+        "responses/turns",
+        "a turn joined with the next",
+        body(more("input_tokens"), "ordinary, short"),
+        "as-chat",
+    ),
+    *(
+        row
+        for api, reason, other, counted in (
+            ("chat", ("choices", 0, "finish_reason"), "stop", "counted"),
+            ("completions", ("choices", 0, "finish_reason"), "stop", "counted"),
+            ("messages", ("stop_reason",), "end_turn", "counted sound"),
+        )
+        for row in (
+            (f"{api}/one-token", "two tokens at a limit of one", body(one_more, "one"), counted),
+            (f"{api}/one-token", "an end at the limit", body(put(*reason, other), "one"), "reason"),
+        )
+    ),
+    ("completions/echo-again", "an echo that is a place off", body(shifted, "echoed"), "same"),
     ("chat/pairs", "half a document", where(_whole_document, rewritten(half)), "content"),
     (
         "completions/pairs",

@@ -23,6 +23,12 @@ MILDER = {
     "messages/bounds/refused",
     *(f"{api}/{slug}" for api in APIS for slug in ("bounds/taken", "fields/same-prompt")),
     *(f"{api}/repeats/{slug}" for api in ("chat", "responses") for slug in ("times", "model")),
+    *(
+        f"{api}/{slug}"
+        for api in ("chat", "responses", "messages")
+        for slug in ("members/same-prompt", "turns/read")
+    ),
+    "completions/echo-again/same",
     "messages/context/ending",
     "messages/context/stream-ending",
     "chat/stop-limit/reason",

@@ -38,6 +38,9 @@ def requested(given: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request that the response must echo."""
     names = [name for name in members_of("R-11", "Response") if name not in (*LABELS, *FREE)]
     found = {name: given[name] for name in names if given.get(name) is not None}
+    for name in ("reasoning", "text"):
+        if found.get(name) == {}:
+            del found[name]  # It asks for the defaults, which the response names.
     if isinstance(tools := found.get("tools"), list):
         found["tools"] = [_without_credentials(tool) for tool in tools]
     return found

@@ -245,7 +245,10 @@ MESSAGE_RARE: Rows = {
     "MCP servers": {"mcp_servers": [{"type": "url", "url": "https://127.0.0.1:9/", "name": "a"}]},
     "a container": {"container": "container_0f3a"},
 }
-COMPLETION_HINTS: Rows = {"user": {"user": "u-1"}}
+COMPLETION_HINTS: Rows = {
+    "user": {"user": "u-1"},
+    "no padding": {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+}
 COMPLETION_RARE: Rows = {"suffix": {"suffix": " end."}}
 
 

@@ -115,6 +115,8 @@ def _cut(
                 )
             elif not plain.startswith(found) or (not found and all(map(str.isspace, stops))):
                 continue  # Another answer than the plain one, or white space at its start that is trimmed.
+            elif not any(stop in plain for stop in stops):
+                continue  # The request was made from another spelling of the plain answer.
             elif found not in stopped(plain, stops) and not _trimmed(found, stopped(plain, stops)):
                 wanted = " or ".join(sorted(map(as_json, stopped(plain, stops))))
                 yield Problem(expected=wanted[:200], actual=as_json(found)[:200], **where)

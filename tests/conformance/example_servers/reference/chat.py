@@ -66,7 +66,10 @@ def _output(body: Json) -> Output:
 def _prompt(body: Json) -> int:
     calls = [call for message in body["messages"] for call in message.get("tool_calls") or ()]
     called = sum(len(call.get("function", {}).get("arguments") or "") for call in calls)
-    return called + sum(len(_text(message.get("content")) or "x") for message in body["messages"])
+    texts = [
+        _text(message.get("content")) or (not message.get("tool_calls")) * "x" for message in body["messages"]
+    ]
+    return called + sum(map(len, texts))
 
 
 def _text(content: Any) -> str:

@@ -139,7 +139,7 @@ def _text(content: Any) -> str:
         return content
     members = ("text", "content", "input", "source")
     parts = [next((block[name] for name in members if block.get(name)), "") for block in content]
-    return "\n".join(part if isinstance(part, str) else json.dumps(part) for part in parts)
+    return "\n".join(_text(part) if isinstance(part, str | list) else json.dumps(part) for part in parts)
 
 
 def _output(body: Json) -> Output:

@@ -94,6 +94,8 @@ def _check_choice(choice: Any, tools: list[str]) -> None:
         return
     if not tools:
         raise Refused("tool_choice is only allowed when tools are given.", "tool_choice")
+    if isinstance(choice, dict) and not {"name", "tools", choice["type"]} & {*choice, *tools}:
+        raise Refused(f"There is no {choice['type']} here.", "tool_choice")
     named = [] if choice == "required" else names_of(choice)["names"]
     for name in named:
         if name not in tools:
@@ -173,6 +175,8 @@ def check_response(body: Any, model: str) -> None:
         for tool in body.get("tools") or []
         if tool["type"] in ("function", "custom", "mcp", *CLIENT_TOOLS)
     ]
+    if any(tool["type"] == "mcp" and "server_url" not in tool for tool in body.get("tools") or []):
+        raise Refused("There are no connectors here.", "tools")
     _check_choice(body.get("tool_choice"), tools)
     if body.get("previous_response_id") and body.get("conversation"):
         raise Refused("One of them.", "conversation")

@@ -190,7 +190,7 @@ def _items(body: Json) -> list[Json]:
     given = body.get("input")
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    return [{"type": "message", **item} if "role" in item else item for item in given or []]
+    return [{"type": "message" if "role" in item else "item_reference", **item} for item in given or []]
 
 
 def _count(context: list[Json], body: Json) -> int:
@@ -244,12 +244,19 @@ def _shown(body: Json, context: list[Json]) -> list[Json]:
     ]
 
 
+WITHOUT: Json = {"description": None, "parameters": None, "strict": None}
+"""The members of a function that a client may leave out."""
+
+
 def _frame(body: Json, number: int) -> Json:
     echoed = {key: body[key] if body.get(key) is not None else default for key, default in ECHOED.items()}
     if echoed["reasoning"].get("summary") is None:
         echoed["reasoning"] = {**echoed["reasoning"], "summary": None}
     echoed["tools"] = [
-        {"description": None, **tool} if "name" in tool else mcp_calls.shown(tool) for tool in echoed["tools"]
+        {**(WITHOUT if tool["type"] == "function" else {"description": None}), **tool}
+        if "name" in tool
+        else mcp_calls.shown(tool)
+        for tool in echoed["tools"]
     ]
     echoed["text"] = {"format": {"type": "text"}, **echoed["text"]}
     made = {
