@@ -1,0 +1,58 @@
+"""Faults that public issues describe are detected, and what servers may do differently is not.
+
+- A fault changes an answer of some scenario, and a check accuses it.
+- A legal difference changes an answer, and no check fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from example_servers.good_server import transcripts
+from field_faults import FAULTS, LEGAL
+from field_faults.changes import Change
+from mutants.mutations import renamed
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.checks.laws import STREAM, WHOLE
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.transcript.exchange import Transcript
+
+
+def changed_transcripts(change: Change) -> Iterator[Transcript]:
+    """Yield the transcripts that a change affects; answers of two modes also as a server would repeat them."""
+    for scenario, seen in transcripts().items():
+        found = [change(one) for one in seen.exchanges]
+        if any(one is not other for one, other in zip(found, seen.exchanges, strict=True)):
+            yield Transcript(scenario=scenario, exchanges=found)
+            if [one.name for one in found] == [WHOLE, STREAM]:
+                yield Transcript(scenario=scenario, exchanges=[*found, *map(renamed, found)])
+
+
+def findings(change: Change) -> list[Finding]:
+    return [finding for seen in changed_transcripts(change) for finding in judge(seen)]
+
+
+@pytest.mark.parametrize("name", [name for _, name, _ in FAULTS])
+def test_a_fault_of_the_field_is_detected(name: str) -> None:
+    change = next(change for _, other, change in FAULTS if other == name)
+    found = {finding.verdict for finding in findings(change)}
+
+    assert found & {"fail", "warn", "untestable"}
+    assert "error" not in found
+
+
+@pytest.mark.parametrize("name", [name for _, name, _ in LEGAL])
+def test_a_legal_difference_is_not_accused(name: str) -> None:
+    change = next(change for _, other, change in LEGAL if other == name)
+    found = findings(change)
+
+    assert found
+    assert [one for one in found if one.verdict in ("fail", "untestable", "error")] == []
+
+
+def test_names_are_unique() -> None:
+    names = [name for _, name, _ in (*FAULTS, *LEGAL)]
+
+    assert len(set(names)) == len(names)

@@ -1,0 +1,14 @@
+"""Faults of servers as public issues describe them, and legal differences between servers, as changes of answers.
+
+They are not derived from our source or our answers, so they show what derived faults do not.
+"""
+
+from field_faults.changes import Row
+from field_faults.chat import CHAT
+from field_faults.legal import LEGAL
+from field_faults.others import OTHERS
+from field_faults.rare import RARE
+
+__all__ = ["FAULTS", "LEGAL"]
+
+FAULTS: tuple[Row, ...] = (*CHAT, *OTHERS, *RARE)
