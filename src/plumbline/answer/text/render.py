@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
-from plumbline.answer.text.prompts.joined_messages import FORMS, INSTRUCTED, instructions
-from plumbline.answer.text.prompts.omissions import Omissions
+from plumbline.answer.text.prompts.joined_messages import FORMS, FORMS_APART, INSTRUCTED, instructions
+from plumbline.answer.text.prompts.omissions import Omissions, Render
+from plumbline.answer.text.prompts.protection import Protection
 from plumbline.answer.text.prompts.template_values import (
-    guarded,
     mapped,
     strings,
     template_message,
@@ -72,6 +74,7 @@ class Renderer:
         template: PromptFormat | None,
         thinking: Callable[[str | None, int | None], Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        write_calls: CallWriter | None = None,
     ) -> None:
         """Join a model's tokenizer with its prompt format.
 
@@ -81,11 +84,13 @@ class Renderer:
             thinking: returns the template variables for a reasoning effort and a thinking budget, in addition to the
                 usual ones.
             variables: template variables that prompts have by default; those of a request win.
+            write_calls: writes earlier calls as text where a template shows none; None shows what the template shows.
         """
         self.tokenizer = tokenizer
         self.template = template
         self._thinking = thinking
         self._variables = variables or {}
+        self._write_calls = write_calls
         self._guarded = guarded_tokens(tokenizer, template)
         self._omissions = Omissions()
         self._rendering: Rendering | None = None
@@ -184,6 +189,33 @@ class Renderer:
             found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         return found if self._thinking is None else {**found, **self._thinking(effort, budget)}
 
+    def left_out(self) -> list[str]:
+        """Return what the template shows in no form of earlier calls, with tools in the request."""
+        if self.template is None or self._write_calls is None:
+            return []
+        guard = Guard([], self._guarded)
+        write = partial(
+            Protection(guard, self._guarded, self.tokenizer.control).written, write=self._write_calls
+        )
+        trial = _in_any_form(partial(self._trial, self.template, True, guard.mark))
+        return [kind.name for kind in self._omissions.left_out(True, trial, write)]
+
+    def _trial(
+        self, template: PromptFormat, tools: bool, mark: str, sent: Sequence[Message], tool: Tool
+    ) -> str:
+        """Render without anything of the request: what is found out holds for all of them."""
+        content_format = template.content_format(tools=tools)
+        return _with_or_without_null(
+            [template_message(message, content_format) for message in sent],
+            lambda conversation: template.render(
+                conversation,
+                tools=[template_tool(tool)] if tools else [],
+                add_generation_prompt=True,
+                kwargs=self._variables,
+                mark=mark,
+            ),
+        )
+
     def _own_template(self, source: str) -> PromptFormat:
         """Return the template of a request.
 
@@ -212,18 +244,14 @@ class Renderer:
         documents = prompt.documents
         if documents is not None and not template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
-        # Text from a client never becomes a control token. Earlier assistant messages may contain the plain markers
-        # of the model family (`<think>`, `<tool_call>`), because templates look for them there.
+        # Text from a client never becomes a control token.
         tokenizer = self.tokenizer
         marks = self._guarded if prompt.chat_template is None else guarded_tokens(tokenizer, template)
         messages = [template_message(message, content_format) for message in prompt.messages]
         guard = Guard(list(strings([messages, tools, kwargs, documents])), marks)
 
-        def client(text: str) -> str:
-            return guard.protect(text, marks)
-
-        def assistant(text: str) -> str:
-            return guard.protect(text, tokenizer.control)
+        protection = Protection(guard, marks, tokenizer.control)
+        client = protection.client
 
         def rendered(conversation: list[dict[str, Any]]) -> str:
             return template.render(
@@ -238,32 +266,22 @@ class Renderer:
 
         def attempt(sent: Sequence[Message]) -> str:
             found = [template_message(message, content_format) for message in sent]
-            return _with_or_without_null(
-                [
-                    guarded(message, assistant if message["role"] == "assistant" else client, client)
-                    for message in found
-                ],
-                rendered,
-            )
-
-        def trial(sent: Sequence[Message], tool: Tool) -> str:
-            """Render without anything of the request: what is found out holds for all of them."""
-            return _with_or_without_null(
-                [template_message(message, content_format) for message in sent],
-                lambda conversation: template.render(
-                    conversation,
-                    tools=[template_tool(tool)] if prompt.tools else [],
-                    add_generation_prompt=True,
-                    kwargs=self._variables,
-                    mark=guard.mark,
-                ),
-            )
+            return _with_or_without_null([protection.message(message) for message in found], rendered)
 
         omissions = self._omissions if prompt.chat_template is None else Omissions()
+        trial = partial(self._trial, template, bool(tools), guard.mark)
         whole = omissions.whole(prompt.messages, bool(tools), trial)
+        forms = FORMS
+        if self._write_calls is not None:
+            write = partial(protection.written, write=self._write_calls)
+            whole = omissions.with_calls(whole, bool(tools), _in_any_form(trial), write)
+            if any(message.tool_calls for message in whole) and omissions.drops_texts(
+                bool(tools), _in_any_form(trial), write
+            ):
+                forms = FORMS_APART
 
         def shown() -> str:
-            return _first_that_shows(whole, attempt, client)
+            return _first_that_shows(whole, attempt, client, forms)
 
         try:
             return shown(), guard
@@ -288,8 +306,16 @@ def _with_or_without_null(
     return rendered([without_null(message) for message in conversation])
 
 
+def _in_any_form(render: Render) -> Render:
+    """Render conversations in a form that the template takes."""
+    return lambda sent, tool: _first_that_shows(sent, partial(render, tool=tool), str, FORMS_APART)
+
+
 def _first_that_shows(
-    messages: Sequence[Message], attempt: Callable[[Sequence[Message]], str], client: Callable[[str], str]
+    messages: Sequence[Message],
+    attempt: Callable[[Sequence[Message]], str],
+    client: Callable[[str], str],
+    forms: Sequence[Callable[[Sequence[Message]], tuple[Message, ...]]],
 ) -> str:
     """Render a conversation as it is, or in a form that says the same and that the template takes.
 
@@ -300,6 +326,7 @@ def _first_that_shows(
         messages: the conversation.
         attempt: renders one.
         client: protects a text of the client, as the rendered text has it.
+        forms: what to change, one after the other, until the template takes the conversation.
 
     Raises:
         TemplateError: the template takes none of the forms; the error is that of the conversation as it is.
@@ -312,7 +339,7 @@ def _first_that_shows(
             return first
     except TemplateError as error:
         refusal = error
-    for other in FORMS if first is None else INSTRUCTED:
+    for other in forms if first is None else INSTRUCTED:
         changed = other(messages)
         if changed != messages:
             messages = changed

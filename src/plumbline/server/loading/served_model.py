@@ -20,6 +20,7 @@ from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.answer.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 from plumbline.answer.text.prompts.deepseek import ModelTexts
 from plumbline.answer.text.prompts.encoders import PromptFormat
@@ -141,6 +142,7 @@ def _load(
             prompt_format,
             None if chosen.thinking_control is None else chosen.thinking_control.variables,
             variables,
+            CallWriter(chosen),
         ),
         tokenizer_info=_tokenizer_info(folder, template),
         dialect=build_dialect(chosen, tokenizer),

@@ -61,11 +61,14 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
         yield "prompts", "no chat template: /v1/completions only, or give one with --chat-template"
         return
     yield "dialect", model.dialect.choice.describe()
-    if model.dialect.choice.reasoning is not None:
-        with rendering_now() as rendering:
-            dropped = dropped_thinking(model.renderer.within(rendering))
-        if dropped:
-            yield "", dropped
+    with rendering_now() as rendering:
+        renderer = model.renderer.within(rendering)
+        dropped = dropped_thinking(renderer) if model.dialect.choice.reasoning is not None else ""
+        left_out = renderer.left_out()
+    if dropped:
+        yield "", dropped
+    if left_out:
+        yield "", f"The chat template shows no {' and no '.join(left_out)}, so the model does not see them"
 
 
 def _ends(model: ServedModel) -> str:

@@ -14,6 +14,7 @@ from plumbline.answer.turn import Message, Part, Role
 
 __all__ = [
     "FORMS",
+    "FORMS_APART",
     "INSTRUCTED",
     "by_turns",
     "instructions",
@@ -82,6 +83,19 @@ def with_texts_beside_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
             found[-1] = joined([found[-1], message], "assistant")
         else:
             found.append(message)
+    return tuple(found)
+
+
+def with_answered_texts(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Let a user say nothing between a text of an answer and the calls after it.
+
+    The first templates of Mistral want users and assistants to take turns, count no calls and show no text beside them.
+    """
+    found: list[Message] = []
+    for message in messages:
+        if message.tool_calls and found and _is_text(found[-1]):
+            found.append(Message(role="user", content=""))
+        found.append(message)
     return tuple(found)
 
 
@@ -281,3 +295,6 @@ FORMS = (
     with_users_only,
 )
 """What to change, one after the other, until a template takes the conversation; what changes little comes first."""
+
+FORMS_APART = tuple(with_answered_texts if form is with_texts_beside_calls else form for form in FORMS)
+"""The same for templates that show no text beside calls."""

@@ -8,29 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from plumbline.answer.text.prompts.earlier_calls import (
+    KINDS,
+    TOOL,
+    CallKind,
+    Change,
+    WriteCalls,
+    changed,
+    example,
+    is_whole,
+    kinds_in,
+)
 from plumbline.answer.text.prompts.joined_messages import one_call_each, with_joined_parts
 from plumbline.answer.text.templates.template import TemplateError
 from plumbline.answer.turn import Message, Role, Tool, ToolCall
 
-__all__ = ["Omissions"]
+__all__ = ["Omissions", "Render"]
 
 Render = Callable[[Sequence[Message], Tool], str]
 
 _FIRST, _SECOND = "kestrel", "osprey"
-_TOOL = Tool(
-    name="look",
-    description="Look.",
-    parameters={"type": "object", "properties": {"at": {"type": "string", "description": "Where."}}},
-)
 _USER = Message(role="user", content="Hi")
-_CALL = ToolCall("abcdefghi", "look", f'{{"at": "{_FIRST}"}}')
-_OTHER = ToolCall("abcdefghj", "look", f'{{"at": "{_SECOND}"}}')
+_CALL = ToolCall("abcdefghi", TOOL.name, f'{{"at": "{_FIRST}"}}')
+_OTHER = ToolCall("abcdefghj", TOOL.name, f'{{"at": "{_SECOND}"}}')
 _CALLS = (
     _USER,
     Message(role="assistant", tool_calls=(_CALL, _OTHER)),
-    Message(role="tool", content="yes", tool_call_id=_CALL.id, name="look"),
-    Message(role="tool", content="yes", tool_call_id=_OTHER.id, name="look"),
+    Message(role="tool", content="yes", tool_call_id=_CALL.id, name=TOOL.name),
+    Message(role="tool", content="yes", tool_call_id=_OTHER.id, name=TOOL.name),
 )
+_ONE_CALL = (_USER, Message(role="assistant", tool_calls=(_CALL,)), _CALLS[2])
 _ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -39,6 +46,7 @@ class Omissions:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, bool], bool] = {}
+        self._changes: dict[tuple[CallKind, bool], tuple[Change, ...] | None] = {}
 
     def whole(self, messages: Sequence[Message], tools: bool, render: Render) -> Sequence[Message]:
         """Return the conversation in a form of which the template leaves nothing out that it shows elsewhere.
@@ -58,15 +66,59 @@ class Omissions:
                 messages = with_joined_parts(messages, role)
         return messages
 
+    def with_calls(
+        self, messages: Sequence[Message], tools: bool, render: Render, write: WriteCalls
+    ) -> Sequence[Message]:
+        """Return the conversation in a form in which the template shows its calls, the texts beside them and results.
+
+        Args:
+            messages: the conversation.
+            tools: as in `whole`.
+            render: as in `whole`, but in a form that the template takes.
+            write: writes calls as text.
+        """
+        for kind in kinds_in(messages):
+            messages = changed(messages, kind, self._changes_for(kind, tools, render, write) or (), write)
+        return messages
+
+    def drops_texts(self, tools: bool, render: Render, write: WriteCalls) -> bool:
+        """Return whether the template leaves out texts beside calls."""
+        return bool(self._changes_for(KINDS[1], tools, render, write))
+
+    def left_out(self, tools: bool, render: Render, write: WriteCalls) -> list[CallKind]:
+        """Return the kinds of calls that the template leaves out in every form."""
+        return [kind for kind in KINDS if self._changes_for(kind, tools, render, write) is None]
+
+    def _changes_for(
+        self, kind: CallKind, tools: bool, render: Render, write: WriteCalls
+    ) -> tuple[Change, ...] | None:
+        if (kind, tools) not in self._changes:
+            self._changes[kind, tools] = next(
+                (
+                    changes
+                    for changes in kind.attempts
+                    if is_whole(kind, _rendered(render, changed(example(kind), kind, changes, write)))
+                ),
+                None,
+            )
+        return self._changes[kind, tools]
+
     def _omits(self, what: str, tools: bool, render: Render, messages: Sequence[Message]) -> bool:
         """Return whether the template shows the first word of a conversation and not the second."""
         if (what, tools) not in self._found:
-            try:
-                text = render(messages, _TOOL)
-            except TemplateError:
-                return False
-            self._found[what, tools] = _FIRST in text and _SECOND not in text
+            text = _rendered(render, messages)
+            # A template that refuses several calls shows each in a message of its own.
+            shown = text or (_rendered(render, _ONE_CALL) if messages is _CALLS else "")
+            self._found[what, tools] = _FIRST in shown and _SECOND not in shown
         return self._found[what, tools]
+
+
+def _rendered(render: Render, messages: Sequence[Message]) -> str:
+    """Return the rendered conversation; empty if the template refuses it."""
+    try:
+        return render(messages, TOOL)
+    except TemplateError:
+        return ""
 
 
 def _has_several_texts(message: Message) -> bool:
