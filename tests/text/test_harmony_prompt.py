@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from support.models import byte_level
 
 from plumbline.answer.text.prompts.harmony import HarmonyEncoder, typescript
-from plumbline.answer.text.templates.template import TemplateError
+from plumbline.answer.text.render import Renderer
+from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
+from plumbline.answer.turn import ChatPrompt
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode
+from plumbline.server.protocols.common.sampling.parameters import Defaults
+from plumbline.server.protocols.responses.reader import read_response
 
 WEATHER = {
     "type": "function",
@@ -23,6 +32,7 @@ WEATHER = {
         },
     },
 }
+PHASES = {"commentary": "commentary", "final_answer": "final", None: "final"}
 FIXED = {"current_date": "2026-11-20", "model_identity": "You are a test."}
 SYSTEM = (
     "<|start|>system<|message|>You are a test.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-11-20\n\n"
@@ -98,3 +108,20 @@ def test_unrepresentable_messages_are_refused() -> None:
     with pytest.raises(TemplateError, match="refer to themselves"):
         typescript({"$ref": "#/a"}, {"a": {"type": "array", "items": {"$ref": "#/a"}}})
     assert typescript(circle, {}) == "any"
+
+
+def test_an_earlier_text_keeps_its_channel() -> None:
+    """Clients send the `phase` of earlier items of Responses back; without one a text is an answer."""
+    said = ({"role": "assistant", "content": str(phase), "phase": phase} for phase in PHASES)
+    body = {"model": "m", "input": [{"role": "user", "content": "Hi", "phase": "commentary"}, *said]}
+    request = decode(CreateResponse, json.dumps(body).encode())
+    prompt = read_response(request, Defaults(vocab_size=100)).prompt
+    assert isinstance(prompt, ChatPrompt)
+    text = Renderer(byte_level(), HarmonyEncoder()).text(prompt)
+    for phase, channel in PHASES.items():
+        assert f"<|start|>assistant<|channel|>{channel}<|message|>{phase}<|end|>" in text
+    assert "<|start|>user<|message|>Hi<|end|>" in text
+    shown = Renderer(byte_level(), ChatTemplate("{% for m in messages %}[{{ m.phase }}]{% endfor %}")).text(
+        prompt
+    )
+    assert shown == "[][commentary][final_answer][]"

@@ -80,6 +80,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     """For a tool message: the call that it answers."""
     name: str | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+    """Whether the assistant spoke on its way or gave its answer, for prompts that tell them apart."""
     parts: tuple[Part, ...] | None = None
     """The parts of `content`, for templates that read parts; None if the client sent a string."""
 

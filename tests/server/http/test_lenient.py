@@ -40,6 +40,10 @@ def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
 
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gateway_flat_input": (RESPONSES, {"input": [PART]}),
+    "gateway_bare_reasoning": (
+        RESPONSES,
+        {"input": [{"type": "reasoning"}, {"type": "message", "role": "user", "content": "hi"}]},
+    ),
     "transformers_nested_tools": (RESPONSES, {"tools": [{"type": "function", "function": {"name": "f"}}]}),
     "sglang_null_content": (CHAT, chat({"role": "user", "content": None})),
     "sglang_object_arguments": (

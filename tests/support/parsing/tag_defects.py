@@ -84,6 +84,15 @@ def doubled(section: Section, tag: TaggedCall, text: str) -> Defects:
     if tag.value_open:
         yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
         yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
+        if tag.is_element:
+            yield "the key's end after a value", text.replace(tag.end, tag.end + tag.key_end), meant(PARIS)
+            yield (
+                "the key's end for the last value's",
+                f"{tag.key_end}".join(text.rsplit(tag.end, 1)),
+                meant(PARIS),
+            )
+            stray = text.replace(tag.key, tag.key_end + tag.key, 1)
+            yield "the key's end before the first key", stray, meant(PARIS)
         glued = f"{tag.end}{tag.newline}{tag.key}days"
         yield "no end before a key in the same line", text.replace(glued, f"{tag.key}days"), meant(PARIS)
     if tag.is_element and (nested := element(tag.value_open or tag.key)):
@@ -109,3 +118,11 @@ def elements(tool: ToolDialect) -> Defects:
     for name in ("city", "days"):
         yield f"no beginning of {name}", text.replace(f"<{name}>", ""), meant(whole)
     yield "JSON", around(section, f'{section.call_format.begins} name="get">{whole.arguments}'), meant(whole)
+    for name in ("city", "days", "tags"):
+        begun = text.replace(f"{tag}<{name}>", f'{tag}<parameter name="{name}">')
+        yield f"M2's tag for {name}", begun, meant(whole)
+        yield f"M2's tags for {name}", begun.replace(f"{tag}</{name}>", f"{tag}</parameter>"), meant(whole)
+    plain = text.replace(f"{tag}<city>", f'{tag}<parameter name="city">').replace(
+        f"{tag}</city>", "</parameter>"
+    )
+    yield "M2's plain end of a string", plain, meant(whole)

@@ -40,6 +40,8 @@ __all__ = ["ElementCall"]
 _NAME = re.compile(r"[^\s<>\"'\u201c\u201d]+")
 _QUOTES = re.compile(r"[\"'\u201c\u201d]*")
 _TAG = re.compile(r"[^\s<>/]+")
+_PARAMETER_END = "</parameter>"
+_ATTRIBUTE = re.compile(r"[^\s<>/\"']+")
 _PLAIN = ("integer", "number", "boolean", "null")
 _MAX_DEPTH = 64
 _GRAMMAR_DEPTH = 3
@@ -220,8 +222,12 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         return (yield from self._opened(cursor)), text
 
     def _opened(self, cursor: Cursor) -> Steps[str]:
-        """Read the name in a tag, after `<`."""
+        """Read the name in a tag, after `<`. In M2's tags an attribute has it: `<parameter name="city">`."""
         key = yield from cursor.run(_TAG, 256)
+        if key == "parameter" and (yield from cursor.take(" name=")):
+            yield from cursor.run(_QUOTES, 1)
+            key = yield from cursor.run(_ATTRIBUTE, 256)
+            yield from cursor.run(_QUOTES, 1)
         if not key:
             cursor.fail("expected the name of an element")
         yield from cursor.expect(">")
@@ -251,7 +257,8 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
         """Read an element that may be a string, without elements in it."""
         out = StringWriter(put, types)
-        marker = yield from cursor.until(finder(self.tag, f"\n{self.tag}"), out.write)
+        ends = (f"{end}{space}{self.tag}" for end in ("", _PARAMETER_END) for space in ("", "\n"))
+        marker = yield from cursor.until(finder(*ends), out.write)
         if marker is None:
             raise EndOfOutputError("expected the end of an element")
         cursor.unread(self.tag)

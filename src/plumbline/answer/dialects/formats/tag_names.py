@@ -68,6 +68,7 @@ class TagNames:
 
     Attributes:
         element_end: the end of the parameter that `parameter` read last, if it is an element with the parameter's name.
+        first: the name of the first parameter, if it came without its opening tag.
         plain_end: the end that belongs to `other_key`, if the parameter that was read last begins with that.
     """
 
@@ -75,8 +76,7 @@ class TagNames:
         self._tags = tags
         self._cursor = cursor
         self._call = call
-        self._first = ""
-        """The name of the first parameter, if it came without its opening tag."""
+        self.first = ""
         self._elements = NO_MARKERS
         """Elements with the names of parameters, which some models write in the place of parameters."""
         self.element_end = ""
@@ -114,7 +114,7 @@ class TagNames:
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
-            if (yield from self._stray_end()):
+            if (yield from self._stray_end(name)):
                 return declared(name, self._call.schemas)
             yield from self._repeated_beginning(name)
             glued = yield from self._glued(name)
@@ -128,10 +128,13 @@ class TagNames:
             name = rest if rest == namespace else name
         return name
 
-    def _stray_end(self) -> Steps[bool]:
-        """Drop the end of a value, though no value has begun. Returns whether the output ends there."""
+    def _stray_end(self, name: str) -> Steps[bool]:
+        """Drop the end of a value or a name, though none has begun. Returns whether the output ends there."""
         cursor = self._cursor
-        if not (yield from cursor.take(self._tags.end)):
+        # After an unknown name it may be the end of a parameter's name that is glued to the tool's.
+        known = declared(name, self._call.schemas) in self._call.schemas
+        strays = finder(self._tags.end, *(self._tags.name_close if known else ()))
+        if (yield from cursor.take_one(strays)) is None:
             return False
         yield from cursor.space()
         return not (yield from cursor.peek()) and not cursor.cut
@@ -159,7 +162,7 @@ class TagNames:
             rest = word or name.removeprefix(tool)
             known = schema.get("properties")
             if name in (tool, tool + rest) and isinstance(known, Mapping) and rest in known:
-                self._first = rest
+                self.first = rest
                 return tool
         return self._failed_word(word)
 
@@ -173,7 +176,7 @@ class TagNames:
         """Read the name of a parameter, and the type that the model writes for it; None if no parameter comes."""
         tags, cursor = self._tags, self._cursor
         text, valued = "", False
-        first, self._first = self._first, ""
+        first, self.first = self.first, ""
         if first:  # Its opening tag is missing.
             yield from cursor.expect(tags.key_end)
             text, quotes = first, False

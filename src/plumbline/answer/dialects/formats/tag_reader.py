@@ -47,7 +47,7 @@ class TagReader:
         self._cursor = cursor
         self._call = call
         tag, close = tags, tags.close
-        self._parts = finder(tag.key, tag.other_key, element(tag.key), tag.end)
+        self._parts = finder(tag.key, tag.other_key, element(tag.key), tag.end, *tag.name_close)
         self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
         self._after_value = finder(*self._parts.markers, *self._after_call.markers)
         cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
@@ -110,10 +110,11 @@ class TagReader:
         call.arguments("{}" if comma == "{" else "}")
 
     def _skip_ends(self) -> Steps[None]:
-        """Skip white space, and ends of values where no value is."""
+        """Skip white space, and ends of values and names where none is open."""
         cursor = self._cursor
+        strays = finder(self._tags.end, *(() if self._names.first else self._tags.name_close))
         yield from cursor.space()
-        while (yield from cursor.take(self._tags.end)):
+        while (yield from cursor.take_one(strays)) is not None:
             yield from cursor.space()
 
     def _end(self) -> Steps[None]:
@@ -226,7 +227,8 @@ class TagReader:
                 return 0
             yield
         alike = SequenceMatcher(None, rest[1], right, autojunk=False).ratio() >= _ALIKE
-        return size + len(rest[0]) if alike and rest[1] != right else 0
+        other = self._tags.name_close == (f"{self._end_begin}{rest[0]}",)
+        return size + len(rest[0]) if other or (alike and rest[1] != right) else 0
 
     def _goes_on(self, size: int, after: Finder, *, line: bool = False, at_end: bool = True) -> Steps[bool]:
         """Return whether one of these markers follows the next `size` characters, or the end of the answer.

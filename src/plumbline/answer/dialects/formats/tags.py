@@ -103,8 +103,13 @@ class Tags(CallFormat, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """What ends a call or a value."""
-        return (self.end, self.close)
+        """What ends a call or a value, or the name of a value that has a tag of its own."""
+        return (self.end, self.close, *self.name_close)
+
+    @property
+    def name_close(self) -> tuple[str, ...]:
+        """The end of a name's element, which GLM also writes where no name is open; none if names have no element."""
+        return (self.key_end,) if self.value_open else ()
 
     @property
     def forbidden(self) -> tuple[str, ...]:

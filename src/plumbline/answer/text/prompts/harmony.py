@@ -107,7 +107,8 @@ def _harmony_messages(message: Mapping[str, Any], names: dict[str, str], *, thin
             if reasoning and thinks:
                 parts.append(_message("assistant", reasoning, "analysis"))
             if text or not calls:
-                parts.append(_message("assistant", text, "commentary" if calls else "final"))
+                spoken = calls or message.get("phase") == "commentary"
+                parts.append(_message("assistant", text, "commentary" if spoken else "final"))
             for call in calls:
                 function = call["function"]
                 names[str(call.get("id"))] = function["name"]

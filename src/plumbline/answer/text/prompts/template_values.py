@@ -83,6 +83,8 @@ def template_message(message: Message, content_format: ContentFormat) -> dict[st
         fields["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         fields["name"] = message.name
+    if message.phase is not None:
+        fields["phase"] = message.phase
     return fields
 
 

@@ -70,6 +70,13 @@ def sglang_object_arguments(body: Json) -> Json:
     return body
 
 
+def gateway_bare_reasoning(body: Json) -> Json:
+    """Give reasoning items of earlier turns that have no summary an empty one."""
+    for name in ("input", "items"):
+        body = _with_items(body, name, _with_summary)
+    return body
+
+
 def sglang_structural_tag(body: Json) -> Json:
     """Move a `response_format` of the type `structural_tag` to the field `structural_tag`."""
     described = body.get("response_format")
@@ -169,6 +176,11 @@ def _with_arguments_text(item: Any) -> Any:
     return _with_arguments(item) if _has_type(item, {"function_call"}) else item
 
 
+def _with_summary(item: Any) -> Any:
+    bare = _has_type(item, {"reasoning"}) and item.get("summary") is None
+    return {**item, "summary": []} if bare else item
+
+
 def _with_arguments(function: Any) -> Any:
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(arguments, dict):
@@ -206,7 +218,8 @@ def _input_audio(part: Any) -> Any:
 
 
 _CONVERSATION = (sglang_null_content, sglang_object_arguments, vllm_audio_url)
-_ITEMS = (gateway_flat_input, sglang_object_arguments)
+_EARLIER_ITEMS = (gateway_bare_reasoning, sglang_object_arguments)
+_ITEMS = (gateway_flat_input, *_EARLIER_ITEMS)
 
 FORMS: Mapping[str, tuple[Form, ...]] = {
     "CreateChatCompletionRequest": (
@@ -229,8 +242,8 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
     ),
     "TokenCountsBody": (*_ITEMS, transformers_nested_tools),
     "CompactResponseMethodPublicBody": _ITEMS,
-    "CreateConversationBody": (sglang_object_arguments,),
-    "CreateConversationItemsBody": (sglang_object_arguments,),
+    "CreateConversationBody": _EARLIER_ITEMS,
+    "CreateConversationItemsBody": _EARLIER_ITEMS,
     "TokenizeRequest": _CONVERSATION,
 }
 """The forms of each request, by the name of its type, in the order in which they are applied."""

@@ -206,7 +206,8 @@ def _message(item: InputItem, where: str, modalities: Collection[str]) -> Messag
     match item:
         case EasyInputMessage():
             text, parts = _content(item.content, f"{where}.content", modalities)
-            return Message(role=item.role, content=text, parts=parts)
+            phase = or_default(item.phase, None) if item.role == "assistant" else None
+            return Message(role=item.role, content=text, parts=parts, phase=phase)
         case FunctionToolCall():
             return _call(item.call_id, _name(item), item.arguments)
         case CustomToolCall():
