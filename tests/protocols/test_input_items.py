@@ -55,7 +55,7 @@ def test_instructions_come_first() -> None:
               "content": [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]}],
             [Message(role="assistant", content="a\nb", parts=("a", "b"))],
         ),
-        ([{"role": "assistant", "content": "a", "phase": "final_answer"}], [Message(role="assistant", content="a")]),
+        ([{"role": "assistant", "content": "a", "phase": "final_answer"}], [Message(role="assistant", content="a", phase="final_answer")]),
         ([FUNCTION_CALL, OUTPUT], [CALLING, ANSWERED]),
         ([FUNCTION_CALL, USER, OUTPUT], [CALLING, Message(role="user", content="hi"), ANSWERED]),
         ([{**FUNCTION_CALL, "id": "fc_1", "status": "completed"}, OUTPUT], [CALLING, ANSWERED]),

@@ -10,7 +10,7 @@ from typing import Any
 from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
-from plumbline.answer.text.prompts.joined_messages import FORMS, FORMS_APART, INSTRUCTED, instructions
+from plumbline.answer.text.prompts.joined_messages import FORMS, FORMS_APART, INSTRUCTED, Form, instructions
 from plumbline.answer.text.prompts.omissions import Omissions, Render
 from plumbline.answer.text.prompts.protection import Protection
 from plumbline.answer.text.prompts.template_values import (
@@ -271,7 +271,7 @@ class Renderer:
         omissions = self._omissions if prompt.chat_template is None else Omissions()
         trial = partial(self._trial, template, bool(tools), guard.mark)
         whole = omissions.whole(prompt.messages, bool(tools), trial)
-        forms = FORMS
+        forms: Sequence[Form] = FORMS
         if self._write_calls is not None:
             write = partial(protection.written, write=self._write_calls)
             whole = omissions.with_calls(whole, bool(tools), _in_any_form(trial), write)
@@ -308,14 +308,18 @@ def _with_or_without_null(
 
 def _in_any_form(render: Render) -> Render:
     """Render conversations in a form that the template takes."""
-    return lambda sent, tool: _first_that_shows(sent, partial(render, tool=tool), str, FORMS_APART)
+
+    def rendered(sent: Sequence[Message], tool: Tool) -> str:
+        return _first_that_shows(sent, lambda changed: render(changed, tool), str, FORMS_APART)
+
+    return rendered
 
 
 def _first_that_shows(
     messages: Sequence[Message],
     attempt: Callable[[Sequence[Message]], str],
     client: Callable[[str], str],
-    forms: Sequence[Callable[[Sequence[Message]], tuple[Message, ...]]],
+    forms: Sequence[Form],
 ) -> str:
     """Render a conversation as it is, or in a form that says the same and that the template takes.
 

@@ -16,6 +16,7 @@ __all__ = [
     "FORMS",
     "FORMS_APART",
     "INSTRUCTED",
+    "Form",
     "by_turns",
     "instructions",
     "joined",
@@ -23,6 +24,9 @@ __all__ = [
     "with_few_instructions",
     "with_joined_parts",
 ]
+
+Form = Callable[[Sequence[Message]], tuple[Message, ...]]
+"""Returns a conversation that says the same in another way."""
 
 _INSTRUCTING = ("system", "developer")
 _SHORT = 9
