@@ -81,7 +81,7 @@ def deltas(change: Callable[[Json, Json], object]) -> Change:
     """Change each choice of each chunk of chat completions, given the chunk."""
 
     def each(events: list[Event], _: Json) -> None:
-        for _, data in events:
+        for _kind, data in events:
             if isinstance(data, dict):
                 for choice in data.get("choices", ()):
                     change(choice, data)

@@ -77,7 +77,7 @@ def _no_usage(events: list[Event], _: Json) -> list[Event]:
 
 
 def _busy_usage(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _kind, data in events:
         if isinstance(data, dict) and not data["choices"]:
             data["choices"] = [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}]
 
@@ -194,7 +194,7 @@ def _same_call_id(choice: Json, _: Json) -> None:
 
 def _named_again(events: list[Event], _: Json) -> None:
     names: dict[tuple[int, int], str] = {}
-    for _, data in events:
+    for _kind, data in events:
         for choice in data["choices"] if isinstance(data, dict) else ():
             for call in calls_in(choice):
                 place = choice["index"], call["index"]

@@ -39,7 +39,7 @@ def _unnamed_server(answer: Json, _: Json) -> None:
 
 
 def _extended_chunks(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _kind, data in events:
         if isinstance(data, dict):
             data["provider"] = "x"
 
@@ -49,7 +49,7 @@ def _null_role(choice: Json, _: Json) -> None:
 
 
 def _empty_delta(events: list[Event], _: Json) -> list[Event]:
-    first = next(data for _, data in events if isinstance(data, dict))
+    first = next(data for _kind, data in events if isinstance(data, dict))
     empty = {
         **first,
         "choices": [{"index": 0, "delta": {"content": ""}, "logprobs": None, "finish_reason": None}],

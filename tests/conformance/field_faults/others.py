@@ -22,7 +22,7 @@ def _each(change: Any) -> Any:
 def _without(kind: str) -> Any:
     def apply(events: list[Event], _: Json) -> list[Event]:
         found = [one for one in events if not (isinstance(one[1], dict) and one[1].get("type") == kind)]
-        for number, (_, data) in enumerate(found):
+        for number, (_kind, data) in enumerate(found):
             if isinstance(data, dict) and "sequence_number" in data:
                 data["sequence_number"] = number
         return found
@@ -78,7 +78,7 @@ def _done(events: list[Event], _: Json) -> list[Event]:
 
 
 def _unnamed(events: list[Event], _: Json) -> list[Event]:
-    return [(None, data) for _, data in events]
+    return [(None, data) for _kind, data in events]
 
 
 def _forgets(answer: Json, asked: Json) -> None:
@@ -116,10 +116,10 @@ def _before_first(event: Json, _: Json) -> None:
 
 def _at_once(events: list[Event], _: Json) -> list[Event]:
     blocks: dict[int, str] = {}
-    for _, data in events:
+    for _kind, data in events:
         if data.get("type") == "content_block_delta" and data["delta"]["type"] == "input_json_delta":
             blocks[data["index"]] = blocks.get(data["index"], "") + data["delta"]["partial_json"]
-    for _, data in events:
+    for _kind, data in events:
         if data.get("type") == "content_block_start" and data["index"] in blocks:
             try:
                 data["content_block"]["input"] = json.loads(blocks[data["index"]] or "{}")
@@ -157,7 +157,7 @@ def _at(path: str, *statuses: int, method: str = "GET") -> Any:
 
 
 def _wrong_key(exchange: Any) -> bool:
-    return exchange.status == 401
+    return bool(exchange.status == 401)
 
 
 def _broken_json(exchange: Any) -> bool:

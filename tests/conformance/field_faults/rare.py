@@ -50,7 +50,7 @@ def _stops_at_limit(choice: Json, _: Json) -> None:
 def _last_token_unlisted(events: list[Event], _: Json) -> None:
     listed = [
         choice
-        for _, data in events
+        for _kind, data in events
         if isinstance(data, dict)
         for choice in data["choices"]
         if (choice.get("logprobs") or {}).get("content")
@@ -135,7 +135,9 @@ def _shifted_echo(answer: Json, asked: Json) -> None:
 
 
 def _no_more(exchange: Any) -> bool:
-    return exchange.path.endswith("/input_items") and exchange.status == 200 and exchange.method == "GET"
+    return bool(
+        exchange.path.endswith("/input_items") and exchange.status == 200 and exchange.method == "GET"
+    )
 
 
 def _page(exchange: Any) -> Any:
@@ -160,7 +162,7 @@ def _deleted(exchange: Any) -> Any:
 
 
 def _uncounted_end(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _kind, data in events:
         if data.get("type") == "message_delta":
             data["usage"]["output_tokens"] = 0
 
