@@ -3,14 +3,13 @@
 // Each row is multiplied alone by the sums of product.h, so it has the same bits in any batch.
 #pragma once
 #include <algorithm>
-#include <vector>
 
 #include "experts.h"
 
 template <typename T>
 class Adaptation {
-  std::vector<T> taken_, hidden_;
-  std::vector<float> results_;
+  Scratch<T> taken_, hidden_;
+  Scratch<float> results_;
 
   // out[row] += up(down(x[row])) for `count` rows.
   void add(const AdaptOp<T>& op, const Pair& pair, const int64_t* rows, long count, int threads) {

@@ -5,7 +5,6 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "rows.h"
 
@@ -121,7 +120,7 @@ void walk_all(const Run<T>& r) {
   constexpr long WIDTH = TOGETHER * LANES;
   long blocks = (d.value_dim + WIDTH - 1) / WIDTH;
   auto part = [&](uint32_t index) {
-    thread_local std::vector<float> heads;
+    thread_local Scratch<float> heads;
     heads.resize(2 * d.key_dim);
     float *key = heads.data(), *query = key + d.key_dim;
     long sequence = index / (d.value_heads * blocks), rest = index % (d.value_heads * blocks);
@@ -178,7 +177,7 @@ void finish(const Run<T>& r, long token) {
     }
     return;
   }
-  thread_local std::vector<float> kept;
+  thread_local Scratch<float> kept;
   long width = r.values() / d.key_heads;
   kept.resize(width);
   for (long at = 0; at < r.values(); at += width)
@@ -190,7 +189,7 @@ void finish(const Run<T>& r, long token) {
 template <typename T>
 void run(const DeltaOp<T>& op, const Step& step, long tokens) {
   using namespace delta;
-  thread_local std::vector<T> mixed;
+  thread_local Scratch<T> mixed;
   Run<T> r{op, step, tokens, nullptr};
   mixed.resize(tokens * r.channels());
   r.mixed = mixed.data();
@@ -235,7 +234,7 @@ void convolve(const ShortConvOp<T>& op, const Step& step, T* gated, long sequenc
 
 template <typename T>
 void run(const ShortConvOp<T>& op, const Step& step, long tokens) {
-  thread_local std::vector<T> gated;
+  thread_local Scratch<T> gated;
   gated.resize(tokens * op.width);
   T* to = gated.data();
   long blocks = (op.width + delta::CHANNELS - 1) / delta::CHANNELS;

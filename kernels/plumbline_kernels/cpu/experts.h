@@ -94,10 +94,10 @@ inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weig
 
 template <typename T>
 class Mixture {
-  std::vector<float> rows_, logits_, weights_, sums_, results_;
+  Scratch<float> rows_, logits_, weights_, sums_, results_;
   std::vector<int32_t> chosen_;
   std::vector<std::vector<int32_t>> takers_;  // By expert, places in `chosen_`.
-  std::vector<T> inputs_, hidden_, gated_;
+  Scratch<T> inputs_, hidden_, gated_;
 
   void route(const Experts& e, const T* x, long tokens, long width, int threads) {
     rows_.resize(tokens * width);

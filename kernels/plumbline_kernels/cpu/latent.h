@@ -1,14 +1,12 @@
 // Latent attention around the attention over the cache: what `plumbline_kernels.latent` computes in torch.
 #pragma once
-#include <vector>
-
 #include "experts.h"
 
 // Multiply part of each head's numbers with its matrix: `in` has rows of heads * from numbers, of which each head's first
 // ones are taken, and `out` rows of heads * to, of which each head's first ones are written.
 template <typename T>
 void by_head(const T* in, long from, const Matrix* matrices, T* out, long to, long tokens, long heads, int threads) {
-  thread_local std::vector<T> rows, results;
+  thread_local Scratch<T> rows, results;
   for (long head = 0; head < heads; head++) {
     const Matrix& m = matrices[head];
     rows.resize(tokens * m.inputs);

@@ -1,7 +1,6 @@
 // Linear layers over packed weights (see product.h).
 #pragma once
 #include <type_traits>
-#include <vector>
 
 #include "product.h"
 #include "threads.h"
@@ -73,7 +72,7 @@ template <typename Row, typename T>
 const Row* as_rows(const T* x, long rows, long inputs, int threads) {
   if constexpr (std::is_same_v<Row, T>) return x;
   else {
-    thread_local std::vector<float> wide;
+    thread_local Scratch<float> wide;
     if ((long)wide.size() < rows * inputs) wide.resize(rows * inputs);
     float* to = wide.data();
     auto part = [&](uint32_t row) {

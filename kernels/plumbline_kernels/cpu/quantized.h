@@ -5,7 +5,6 @@
 // point in the middle, as the instruction that multiplies four pairs of bytes (`vpdpbusd`) takes them; older processors
 // multiply pairs of bytes.
 #pragma once
-#include <vector>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -88,16 +87,18 @@ inline I dot_pair(I sum, U low, U high, U first, U second) {
 }
 #endif
 
-// Rows of inputs as bytes, with a scale and the sum of the bytes for each group, and what its products with weights begin
-// with: the sum times the zero point, less than nothing.
+// Rows of inputs as bytes, and of each group, [groups][rows]: a scale, the sum of the rounded inputs, and what its products
+// with weights begin with: the sum of the bytes times the zero point, less than nothing.
 struct Bytes {
-  std::vector<int8_t> values;
-  std::vector<float> scales;
-  std::vector<int32_t> sums, starts;
+  long rows;
+  Scratch<int8_t> values;
+  Scratch<float> scales, sums;
+  Scratch<int32_t> starts;
 
   template <typename T>
-  void take(const T* x, long rows, long inputs, long group, int zero, int threads) {
+  void take(const T* x, long count, long inputs, long group, int zero, int threads) {
     long groups = inputs / group;
+    rows = count;
     values.resize(rows * inputs);
     scales.resize(rows * groups);
     sums.resize(rows * groups);
@@ -105,7 +106,7 @@ struct Bytes {
     auto part = [&](uint32_t row) {
       for (long g = 0; g < groups; g++) {
         long at = row * inputs + g * group;
-        take_group(x + at, group, at, row * groups + g, zero);
+        take_group(x + at, group, at, g * rows + row, zero);
       }
     };
     pool().run(rows, threads, rows * inputs, WORTH, part);
@@ -134,9 +135,9 @@ struct Bytes {
     }
     int32_t sum = 0;
     for (int i = 0; i < LANES; i++) sum += total[i];
-    sums[group] = sum;
     starts[group] = -zero * sum;
     scales[group] = most / 127.0f;
+    sums[group] = scales[group] * (float)sum;
   }
 };
 
@@ -187,25 +188,25 @@ void bytes_product(const Bytes& x, long row, long inputs, long group, const uint
   const long groups = inputs / group, size = group * PANEL * BITS / 8;
   F done[R][N] = {};
   for (long g = 0; g < groups; g++, columns += size, scales += PANEL) {
-    const long at = row * groups + g;
+    const long at = g * x.rows + row;
     // Unrolled, or the compiler keeps the totals in memory.
     I total[R][N];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-      for (int n = 0; n < N; n++) total[r][n] = I{} + x.starts[at + r * groups];
+      for (int n = 0; n < N; n++) total[r][n] = I{} + x.starts[at + r];
     add_products<R, BITS, N>(x.values.data() + row * inputs + g * group, inputs, group, columns, total);
     if (shifts)
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
-        float sum = x.scales[at + r * groups] * (float)x.sums[at + r * groups];
+        float sum = x.sums[at + r];
 #pragma GCC unroll 4
         for (int n = 0; n < N; n++) add_shift(done[r][n], shifts + g * PANEL + n * LANES, sum);
       }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-      for (int n = 0; n < N; n++) add_group(done[r][n], total[r][n], scales + n * LANES, x.scales[at + r * groups]);
+      for (int n = 0; n < N; n++) add_group(done[r][n], total[r][n], scales + n * LANES, x.scales[at + r]);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -213,11 +214,11 @@ void bytes_product(const Bytes& x, long row, long inputs, long group, const uint
     for (int n = 0; n < N; n++) store(sums + r * PANEL + n * LANES, done[r][n]);
 }
 
-// Write `count` weights of each column of a panel as those of 8 bits.
+// Write the weights of a panel as those of 8 bits.
 template <int BITS>
-void widen(const uint8_t* columns, long count, uint8_t* to) {
+void widen(const uint8_t* columns, long inputs, uint8_t* to) {
   const U zero = U{} + (128u - (1 << (BITS - 1))) * 0x01010101u;
-  for (long k = 0; k < count; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
+  for (long k = 0; k < inputs; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
 #pragma GCC unroll 4
     for (int at = 0; at < CHUNK<BITS>; at += 2, to += 2 * PANEL * WORD)
       for (int n = 0; n < GROUPS; n++) {
@@ -229,27 +230,66 @@ void widen(const uint8_t* columns, long count, uint8_t* to) {
 }
 
 #if defined(HAS_TILES)
-// The same for rows of one height on tiles, group by group; the sums have the same bits.
-inline void bytes_on_tiles(long count, int height, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
-                    const bf16* scales, const bf16* shifts, float* sums) {
-  alignas(64) int32_t totals[tiles::ROWS * PANEL];
-  long groups = inputs / group, words = group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
-  tiles::configure(height, depth);
-  for (long g = 0; g < groups; g++, columns += group * PANEL, scales += PANEL)
-    for (long first = 0; first < count; first += height) {
-      tiles::product(x.values.data() + (row + first) * inputs + g * group, inputs, columns, words / depth, depth, totals);
-      for (int r = 0; r < height; r++) {
-        long at = (row + first + r) * groups + g;
-        float* to = sums + (first + r) * PANEL;
-        for (int n = 0; n < GROUPS; n++) {
-          F before = g ? load(to + n * LANES) : splat(0.0f);
-          I total = load_as<I>(totals + r * PANEL + n * LANES) + x.starts[at];
-          if (shifts) add_shift(before, shifts + g * PANEL + n * LANES, x.scales[at] * (float)x.sums[at]);
-          add_group(before, total, scales + n * LANES, x.scales[at]);
-          store(to + n * LANES, before);
+// Write the weights of a panel as signed bytes, [GROUPS][words][LANES][4]: the columns of a register together, or their
+// lines would share too few sets of the first-level cache.
+template <int BITS>
+void lay_out(const uint8_t* columns, long inputs, int8_t* to) {
+  const U half = U{} + (1u << (BITS - 1)) * 0x01010101u, high = U{} + 0x80808080u;
+  const long slice = inputs * LANES;
+  // Bytes less the zero point: their high bits are clear, so that no byte borrows from the next one.
+  auto put = [&](int n, long word, U x) { store_as(to + n * slice + word * LANES * WORD, ((x | high) - half) ^ high); };
+  for (long word = 0; word < inputs / WORD; word += CHUNK<BITS>, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
+    for (int n = 0; n < GROUPS; n++)
+      if constexpr (BITS == 8) store_as(to + n * slice + word * LANES * WORD, load_as<U>(columns + n * LANES * WORD) ^ high);
+      else
+#pragma GCC unroll 4
+        for (int at = 0; at < CHUNK<BITS>; at += 2) {
+          U first, second;
+          take_pair<BITS>(columns, at, n, first, second);
+          put(n, word + at, first);
+          put(n, word + at + 1, second);
         }
-      }
+}
+
+// The sums of sixteen rows and a register of columns, which tiles multiply group by group; with the same bits as those of
+// `bytes_product`. Groups are small, so most of the time is that of scaling their sums, which therefore stay in registers.
+template <bool SHIFTED>
+void bytes_on_tiles(const Bytes& x, long row, long inputs, long group, const int8_t* columns, const bf16* scales,
+                    const bf16* shifts, float* sums) {
+  alignas(64) int32_t totals[2][tiles::ROWS * LANES];
+  const long groups = inputs / group, words = group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
+  auto multiply = [&](long g) {
+    const int8_t* values = x.values.data() + row * inputs + g * group;
+    tiles::product(values, inputs, columns + g * group * LANES, words / depth, depth, totals[g % 2]);
+  };
+  F done[tiles::ROWS] = {};
+  multiply(0);
+  for (long g = 0; g < groups; g++, scales += PANEL) {
+    if (g + 1 < groups) multiply(g + 1);  // Ahead, because what a tile has stored cannot be loaded at once.
+    const int32_t* total = totals[g % 2];
+    const long at = g * x.rows + row;
+#pragma GCC unroll 16
+    for (int r = 0; r < tiles::ROWS; r++) {
+      if constexpr (SHIFTED) add_shift(done[r], shifts + g * PANEL, x.sums[at + r]);
+      add_group(done[r], load_as<I>(total + r * LANES), scales, x.scales[at + r]);
     }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < tiles::ROWS; r++) store(sums + r * PANEL, done[r]);
+}
+
+// `bytes_products` for at least sixteen rows. The last rows are computed together with some before them.
+inline void products_on_tiles(long count, const Bytes& x, long row, long inputs, long group, const int8_t* columns,
+                              const bf16* scales, const bf16* shifts, float* sums) {
+  tiles::configure(tiles::ROWS, group / WORD < tiles::WORDS ? group / WORD : tiles::WORDS);
+  for (long next = 0; next < count; next += tiles::ROWS) {
+    const long first = next + tiles::ROWS <= count ? next : count - tiles::ROWS;
+    for (int n = 0; n < PANEL; n += LANES) {
+      auto part = shifts ? bytes_on_tiles<true> : bytes_on_tiles<false>;
+      part(x, row + first, inputs, group, columns + n * inputs, scales + n, shifts ? shifts + n : nullptr,
+           sums + first * PANEL + n);
+    }
+  }
   _tile_release();
 }
 #endif
@@ -279,17 +319,6 @@ constexpr int MOST_BYTE_ROWS = SIGNED ? 4 : MOST_ROWS;  // Signs need registers,
 template <int BITS, int N>
 void bytes_products(long count, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
                     const bf16* scales, const bf16* shifts, float* sums) {
-#if defined(HAS_TILES)
-  if constexpr (BITS == 8)
-    if (long tiled = count / tiles::ROWS * tiles::ROWS; tiled && tiles::allowed()) {
-      bytes_on_tiles(tiled, tiles::ROWS, x, row, inputs, group, columns, scales, shifts, sums);
-      count -= tiled, row += tiled, sums += tiled * PANEL;
-      if (count > MOST_ROWS) {
-        bytes_on_tiles(count, count, x, row, inputs, group, columns, scales, shifts, sums);
-        return;
-      }
-    }
-#endif
   in_heights<MOST_BYTE_ROWS>(count, [&](auto height, long first) {
     for (int n = 0; n < PANEL; n += N * LANES)
       bytes_product<decltype(height)::value, BITS, N>(x, row + first, inputs, group, columns + n * WORD, scales + n,
@@ -312,11 +341,17 @@ void bytes_linear(const T* x, const Quantized& w, const T* bias, Out* out, long 
     const uint8_t* columns = w.data + column * inputs * BITS / 8;
     const bf16* scales = w.scales + column * groups;
     const bf16* shifts = w.shifts ? w.shifts + column * groups : nullptr;
+    thread_local Scratch<uint8_t> panel;
+    if (wide && (long)panel.size() < inputs * PANEL) panel.resize(inputs * PANEL);
+#if defined(HAS_TILES)
+    if (count >= tiles::ROWS && tiles::allowed()) {
+      lay_out<BITS>(columns, inputs, (int8_t*)panel.data());
+      return products_on_tiles(count, shared, first, inputs, group, (const int8_t*)panel.data(), scales, shifts, sums);
+    }
+#endif
     if constexpr (BITS < 8) {
       if (!wide)
         return bytes_products<BITS, GROUPS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
-      thread_local std::vector<uint8_t> panel;
-      if ((long)panel.size() < inputs * PANEL) panel.resize(inputs * PANEL);
       widen<BITS>(columns, inputs, panel.data());
       columns = panel.data();
     }

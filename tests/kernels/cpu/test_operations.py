@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,19 +180,26 @@ def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(
     assert library.logits(x[:0], packed, None).shape == (0, outputs)
 
 
-def test_tiles_multiply_as_vectors_do() -> None:
+@pytest.mark.parametrize("rows", [1, 15, 16, 39, 110])
+def test_tiles_multiply_as_vectors_do(rows: int) -> None:
     """Sums of bytes are exact, so they have the same bits; those of pairs are added in another order."""
     cpus = Path("/proc/cpuinfo")
     if not cpus.is_file() or "amx_bf16" not in cpus.read_text("utf-8"):
         pytest.skip("this processor has no AMX")
     tiles, vectors = load(), load("-mno-amx-bf16")
-    x, weight = randn(39, 416, seed=1, dtype=torch.bfloat16), randn(199, 416, seed=2, dtype=torch.bfloat16)
-    levels, scales = torch.randint(-8, 8, weight.shape, dtype=torch.int8), randn(199, 13, seed=3)
-    for bits in (0, 8, 6, 5, 4):
-        given = (weight, 0) if not bits else (levels, bits, scales)
-        found, wanted = (lib.logits(x, lib.pack(*given), None) for lib in (tiles, vectors))
-        assert torch.equal(found, wanted) or not bits
-        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    x, weight = randn(rows, 384, seed=1, dtype=torch.bfloat16), randn(199, 384, seed=2, dtype=torch.bfloat16)
+    found, wanted = (lib.logits(x, lib.pack(weight), None) for lib in (tiles, vectors))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    for bits, group, is_shifted in product((8, 6, 5, 4), (16, 32, 64, 128), (False, True)):
+        half = 1 << bits - 1
+        levels = torch.randint(-half, half, weight.shape, generator=torch.Generator().manual_seed(bits))
+        scales = randn(199, 384 // group, seed=3)
+        shifts = randn(199, 384 // group, seed=4) if is_shifted else None
+        found, wanted = (
+            lib.logits(x, lib.pack(levels.to(torch.int8), bits, scales, shifts), None)
+            for lib in (tiles, vectors)
+        )
+        assert torch.equal(found, wanted), (bits, group, is_shifted)
 
 
 @DTYPES
