@@ -21,13 +21,47 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plumbline.answer.text.gguf.splitting import SPLITS
 
-__all__ = ["Logits", "by_definition", "by_llama_cpp", "logits_by_llama_cpp", "logits_in_fp32"]
+__all__ = ["ExactLogits", "Logits", "by_definition", "by_llama_cpp", "logits_by_llama_cpp", "logits_in_fp32"]
 
 Encode = Callable[[str], list[int]]
 Logits = Callable[[list[int]], NDArray[np.float32]]
 _ADAPTER = 0.1
 """The size of what an adapter adds: more than the rounding of activations changes, and less than the weights."""
 _ALPHABET = bytes_to_unicode()
+_GROUP = 32
+"""Inputs of a linear layer that engines round with one scale."""
+
+
+class ExactLogits:
+    """The logits of each token of a text by a model of transformers, in fp32."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._rounds = False
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.Linear):
+                layer.register_forward_pre_hook(self._inputs)
+
+    def _inputs(self, _: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        if not self._rounds:
+            return inputs
+        groups = inputs[0].unflatten(-1, (-1, _GROUP))
+        scales = groups.abs().amax(-1, keepdim=True) / 127
+        return ((groups / scales.clamp(min=torch.finfo().tiny)).round().mul(scales).flatten(-2),)
+
+    @torch.inference_mode()
+    def __call__(self, ids: list[int]) -> NDArray[np.float32]:
+        """Return the logits."""
+        found: NDArray[np.float32] = self._model(torch.tensor([ids])).logits[0].numpy()
+        return found
+
+    def rounded(self, ids: list[int]) -> NDArray[np.float32]:
+        """Return the logits if inputs of linear layers are rounded to 8 bits, as engines do that multiply bytes."""
+        self._rounds = True
+        try:
+            return self(ids)
+        finally:
+            self._rounds = False
 
 
 def by_definition(metadata: Mapping[str, Any]) -> Encode | None:
@@ -107,8 +141,8 @@ def logits_by_llama_cpp(file: Path) -> Iterator[Logits | None]:
 
 
 @contextmanager
-def logits_in_fp32(file: Path, adapter: Path | None = None) -> Iterator[Logits]:
-    """Yield a function that returns the logits of each token of a text by transformers, with dequantised weights.
+def logits_in_fp32(file: Path, adapter: Path | None = None) -> Iterator[ExactLogits]:
+    """Yield the logits of a model by transformers, with dequantised weights.
 
     Args:
         file: the model.
@@ -130,12 +164,7 @@ def logits_in_fp32(file: Path, adapter: Path | None = None) -> Iterator[Logits]:
         targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
         merge(model, write_adapter(adapter, model, targets, rank=8, alpha=16, size=_ADAPTER))
 
-    @torch.inference_mode()
-    def logits(ids: list[int]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
-        return found
-
-    yield logits
+    yield ExactLogits(model)
 
 
 @contextmanager

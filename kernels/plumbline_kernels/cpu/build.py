@@ -25,7 +25,7 @@ _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthr
 """Without hidden symbols, libraries for different processors in one process would share the variables of threads, whose
 sizes differ."""
 _SECONDS = 600
-"""Compiling takes 3 to 20 seconds of CPU, minutes beside programs of higher priority; a compiler that takes this long hangs."""
+"""Compiling takes 3 to 20 seconds of CPU, and minutes on a busy machine; a compiler that takes this long hangs."""
 
 
 _lock = threading.Lock()
