@@ -233,34 +233,32 @@ void widen(const uint8_t* columns, long inputs, uint8_t* to) {
 // Write the weights of a panel as signed bytes, [GROUPS][words][LANES][4]: the columns of a register together, or their
 // lines would share too few sets of the first-level cache.
 template <int BITS>
-void lay_out(const uint8_t* columns, long inputs, int8_t* to) {
+void lay_out(const uint8_t* columns, long inputs, uint8_t* to) {
   const U half = U{} + (1u << (BITS - 1)) * 0x01010101u, high = U{} + 0x80808080u;
-  const long slice = inputs * LANES;
   // Bytes less the zero point: their high bits are clear, so that no byte borrows from the next one.
-  auto put = [&](int n, long word, U x) { store_as(to + n * slice + word * LANES * WORD, ((x | high) - half) ^ high); };
-  for (long word = 0; word < inputs / WORD; word += CHUNK<BITS>, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
+  auto put = [&](uint8_t* at, U x) { store_as(at, ((x | high) - half) ^ high); };
+  for (long k = 0; k < inputs; k += CHUNK<BITS> * WORD, columns += CHUNK<BITS> * PANEL * WORD * BITS / 8)
     for (int n = 0; n < GROUPS; n++)
-      if constexpr (BITS == 8) store_as(to + n * slice + word * LANES * WORD, load_as<U>(columns + n * LANES * WORD) ^ high);
-      else
 #pragma GCC unroll 4
-        for (int at = 0; at < CHUNK<BITS>; at += 2) {
-          U first, second;
-          take_pair<BITS>(columns, at, n, first, second);
-          put(n, word + at, first);
-          put(n, word + at + 1, second);
-        }
+      for (int at = 0; at < CHUNK<BITS>; at += 2) {
+        U first, second;
+        take_pair<BITS>(columns, at, n, first, second);
+        put(to + (n * inputs + k + at * WORD) * LANES, first);
+        put(to + (n * inputs + k + (at + 1) * WORD) * LANES, second);
+      }
 }
 
-// The sums of sixteen rows and a register of columns, which tiles multiply group by group; with the same bits as those of
-// `bytes_product`. Groups are small, so most of the time is that of scaling their sums, which therefore stay in registers.
-template <bool SHIFTED>
-void bytes_on_tiles(const Bytes& x, long row, long inputs, long group, const int8_t* columns, const bf16* scales,
-                    const bf16* shifts, float* sums) {
+// The sums of sixteen rows and a register of columns, whose words are `stride` from each other. Tiles multiply group by
+// group; the bits are those of `bytes_product`. Groups are small, so most of the time is that of scaling their sums, which
+// therefore stay in registers.
+template <bool SIGNED_COLUMNS, bool SHIFTED>
+void bytes_on_tiles(const Bytes& x, long row, long inputs, long group, const uint8_t* columns, long stride,
+                    const bf16* scales, const bf16* shifts, float* sums) {
   alignas(64) int32_t totals[2][tiles::ROWS * LANES];
   const long groups = inputs / group, words = group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
   auto multiply = [&](long g) {
-    const int8_t* values = x.values.data() + row * inputs + g * group;
-    tiles::product(values, inputs, columns + g * group * LANES, words / depth, depth, totals[g % 2]);
+    tiles::product<SIGNED_COLUMNS>(x.values.data() + row * inputs + g * group, inputs, columns + g * words * stride, stride,
+                                   words / depth, depth, totals[g % 2]);
   };
   F done[tiles::ROWS] = {};
   multiply(0);
@@ -270,27 +268,39 @@ void bytes_on_tiles(const Bytes& x, long row, long inputs, long group, const int
     const long at = g * x.rows + row;
 #pragma GCC unroll 16
     for (int r = 0; r < tiles::ROWS; r++) {
+      I products = load_as<I>(total + r * LANES);
+      if constexpr (!SIGNED_COLUMNS) products += x.starts[at + r];
       if constexpr (SHIFTED) add_shift(done[r], shifts + g * PANEL, x.sums[at + r]);
-      add_group(done[r], load_as<I>(total + r * LANES), scales, x.scales[at + r]);
+      add_group(done[r], products, scales, x.scales[at + r]);
     }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < tiles::ROWS; r++) store(sums + r * PANEL, done[r]);
 }
 
-// `bytes_products` for at least sixteen rows. The last rows are computed together with some before them.
-inline void products_on_tiles(long count, const Bytes& x, long row, long inputs, long group, const int8_t* columns,
-                              const bf16* scales, const bf16* shifts, float* sums) {
+// `bytes_products` on tiles, of a panel as `lay_out` writes it, or of one of 8 bits as it is. The last rows are computed
+// together with some before them.
+template <int BITS>
+void products_on_tiles(long count, const Bytes& x, long row, long inputs, long group, const uint8_t* columns,
+                       const bf16* scales, const bf16* shifts, float* sums) {
+  constexpr bool LAID_OUT = BITS < 8;
+  const long next_columns = LANES * (LAID_OUT ? inputs : WORD), stride = WORD * (LAID_OUT ? LANES : PANEL);
+  auto part = shifts ? bytes_on_tiles<LAID_OUT, true> : bytes_on_tiles<LAID_OUT, false>;
   tiles::configure(tiles::ROWS, group / WORD < tiles::WORDS ? group / WORD : tiles::WORDS);
   for (long next = 0; next < count; next += tiles::ROWS) {
     const long first = next + tiles::ROWS <= count ? next : count - tiles::ROWS;
-    for (int n = 0; n < PANEL; n += LANES) {
-      auto part = shifts ? bytes_on_tiles<true> : bytes_on_tiles<false>;
-      part(x, row + first, inputs, group, columns + n * inputs, scales + n, shifts ? shifts + n : nullptr,
-           sums + first * PANEL + n);
-    }
+    for (int n = 0; n < GROUPS; n++)
+      part(x, row + first, inputs, group, columns + n * next_columns, stride, scales + n * LANES,
+           shifts ? shifts + n * LANES : nullptr, sums + first * PANEL + n * LANES);
   }
   _tile_release();
+}
+
+// Whether tiles are faster than vectors: not where many of their rows would be computed twice, nor with groups so small
+// that they fill a quarter of a tile.
+inline bool worth_tiles(long count, long group) {
+  const long computed = (count + tiles::ROWS - 1) / tiles::ROWS * tiles::ROWS;
+  return count >= tiles::ROWS && group >= 32 && 4 * count >= 3 * computed && tiles::allowed();
 }
 #endif
 
@@ -344,9 +354,12 @@ void bytes_linear(const T* x, const Quantized& w, const T* bias, Out* out, long 
     thread_local Scratch<uint8_t> panel;
     if (wide && (long)panel.size() < inputs * PANEL) panel.resize(inputs * PANEL);
 #if defined(HAS_TILES)
-    if (count >= tiles::ROWS && tiles::allowed()) {
-      lay_out<BITS>(columns, inputs, (int8_t*)panel.data());
-      return products_on_tiles(count, shared, first, inputs, group, (const int8_t*)panel.data(), scales, shifts, sums);
+    if (worth_tiles(count, group)) {
+      if constexpr (BITS < 8) {
+        lay_out<BITS>(columns, inputs, panel.data());
+        columns = panel.data();
+      }
+      return products_on_tiles<BITS>(count, shared, first, inputs, group, columns, scales, shifts, sums);
     }
 #endif
     if constexpr (BITS < 8) {

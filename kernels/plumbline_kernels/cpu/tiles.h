@@ -66,16 +66,19 @@ inline void product(const bf16* rows, long row_stride, const bf16* columns, long
   EACH_GROUP(N, END)
 }
 
-// out[r][0 .. LANES) = the products of signed bytes of ROWS rows and of LANES columns, `steps` times `depth` words of four.
-inline void product(const int8_t* rows, long row_stride, const int8_t* columns, long steps, long depth, int32_t* out) {
-  constexpr long column_stride = LANES * 4;
+// out[r][0 .. LANES) = the products of signed bytes of ROWS rows and of LANES columns, signed as well or not, `steps` times
+// `depth` words of four.
+template <bool SIGNED_COLUMNS>
+inline void product(const int8_t* rows, long row_stride, const uint8_t* columns, long column_stride, long steps, long depth,
+                    int32_t* out) {
   _tile_zero(0);
   for (long step = 0; step < steps; step++) {
     _tile_loadd(4, rows + step * depth * 4, row_stride);
     _tile_loadd(5, columns + step * depth * column_stride, column_stride);
-    _tile_dpbssd(0, 4, 5);
+    if constexpr (SIGNED_COLUMNS) _tile_dpbssd(0, 4, 5);
+    else _tile_dpbsud(0, 4, 5);
   }
-  _tile_stored(0, out, column_stride);
+  _tile_stored(0, out, LANES * sizeof(int32_t));
 }
 #undef EACH_GROUP
 #undef BEGIN
