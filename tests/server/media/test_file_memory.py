@@ -5,6 +5,7 @@ Laws:
     2. A file is fetched only once as many bytes as it may have are reserved.
     3. A request that is being answered has as many bytes reserved as its files have.
     4. Nothing stays reserved after a request, whether it succeeds, fails or is cancelled.
+    5. Files beyond the most of a request are counted, and not looked at one by one.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.weights.vision import data_url, picture
 
-from plumbline.answer.turn import MediaReference
+from plumbline.answer.turn import ChatPrompt, MediaReference, Message
 from plumbline.contract.wire.errors import ApiError
 from plumbline.server.http.streams import closing_streams
 from plumbline.server.limits.held_bytes import ByteBudget
+from plumbline.server.media import load
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.settings import Settings
@@ -129,3 +131,26 @@ async def test_what_a_file_does_not_use_is_given_back() -> None:
             ).values()
             assert memory.held == len(item.data)
         assert memory.held == 0
+
+
+async def test_files_beyond_the_most_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 5: 8,000 small images stopped the event loop for a second, in which Python looked for their decoder."""
+    looked_for: list[str] = []
+
+    def find_spec(package: str) -> object:
+        looked_for.append(package)
+        return object()
+
+    monkeypatch.setattr(load, "find_spec", find_spec)
+    settings = Settings(max_media_items=3)
+    loader = MediaLoader(settings, Web(ByteBudget(10**8)))
+    for count, wanted in ((3, 1), (4, 0)):
+        looked_for.clear()
+        parts = tuple(MediaReference(url=URLS[2], field=f"f[{number}]") for number in range(count))
+        message = Message(role="user", content="x" * count, parts=parts)
+        async with closing_streams():
+            with pytest.raises(ApiError) as refused:
+                await loader.load([ChatPrompt(messages=(message,))], "c")
+        assert len(looked_for) == wanted
+        assert (refused.value.param == "f[3]") is (count > 3)
+    await loader.close()
