@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.answer.dialects.formats.brace_reader import BraceReader
+from plumbline.answer.dialects.formats.braces.reader import BraceReader
 from plumbline.answer.dialects.formats.grammar_parts import separated, with_definitions
 from plumbline.answer.dialects.spec.call_format import (
     ArgumentSyntax,
@@ -29,8 +29,8 @@ _GRAMMAR_DEPTH = 3
 class BracedCall(CallFormat, frozen=True, kw_only=True):
     """`call:NAME{KEY:VALUE,…}` with bare keys and strings between special quotes.
 
-    Such a string has no escapes. Objects and arrays are written in the same way. The quotes of JSON are read, too; see
-    `BraceReader`.
+    Such a string has no escapes. Objects and arrays are written in the same way. The reader also accepts JSON's
+    quotes; see `BraceReader`.
     """
 
     quote: str
@@ -99,14 +99,16 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         required = schema.get("required") or ()
         items = [
             (
-                grammar.sequence([grammar.literal(f"{key}:"), self._one(grammar, value, root, depth + 1)]),
+                grammar.sequence(
+                    [grammar.literal(f"{key}:"), self._value_grammar(grammar, value, root, depth + 1)]
+                ),
                 key in required,
             )
             for key, value in (schema.get("properties") or {}).items()
         ]
         inside = separated(grammar, items, ",")
         if not items and schema.get("additionalProperties", True) is not False and 0 < depth < _GRAMMAR_DEPTH:
-            further = self._one(grammar, schema.get("additionalProperties"), root, depth + 1)
+            further = self._value_grammar(grammar, schema.get("additionalProperties"), root, depth + 1)
             member = grammar.sequence(
                 [grammar.regex("[A-Za-z_][A-Za-z_0-9]*"), grammar.literal(":"), further]
             )
@@ -114,7 +116,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
             inside = grammar.optional(grammar.sequence([member, more]))
         return grammar.sequence([grammar.literal("{"), *([inside] if inside else []), grammar.literal("}")])
 
-    def _one(self, grammar: Grammar, schema: Any, root: Mapping[str, Any], depth: int) -> str:
+    def _value_grammar(self, grammar: Grammar, schema: Any, root: Mapping[str, Any], depth: int) -> str:
         """Return the expression of a value."""
         schema = resolved(schema, root)
         if isinstance(schema.get("enum"), list):
@@ -142,7 +144,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         self, grammar: Grammar, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> str:
         """Return the expression of an array."""
-        item = self._one(grammar, schema.get("items") or {}, root, depth + 1)
+        item = self._value_grammar(grammar, schema.get("items") or {}, root, depth + 1)
         least, most = schema.get("minItems") or 0, schema.get("maxItems")
         further = grammar.sequence([grammar.literal(","), item])
         parts = [grammar.literal("[")]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from plumbline.answer.dialects.formats.braces.lookahead import QuoteLookahead, after_space
 from plumbline.answer.dialects.spec.call_format import CallSink
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
@@ -16,27 +17,14 @@ __all__ = ["BraceReader"]
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
 _SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})([:=]?)")
 _SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
-"""Most keys and values. They are taken as they stand once they are complete, which costs less."""
-_SPACE = re.compile(r"[ \t\r\n]*")
-_KEY_AFTER = re.compile(
-    r"""(?:QUOTE|["'])?([^\s,:{}\[\]<>|"']{1,64})(?:QUOTE|["'])?[ \t\r\n]{0,8}([:=])""".replace(
-        "QUOTE", r"<[^<>]{1,16}>"
-    )
-)
-_KEY_BEGUN = re.compile(
-    r"""(?:<[^<>]{0,16}(?:>|\Z)|["'])?[^\s,:{}\[\]<>|"']{0,64}(?:<[^<>]{0,16}(?:>|\Z)|["'])?[ \t\r\n]{0,8}\Z"""
-)
-_VALUE_AFTER = re.compile(r"[\[{\-0-9]|[Tt]rue|[Ff]alse|null|None")
-_VALUE_BEGUN = re.compile(r"(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|n(?:ul?)?|N(?:on?)?)\Z")
-_ANY_KEY = re.compile(r"[^,:={}\[\]]{1,200}")  # Whether a quote stands in it is looked at separately.
+"""Most keys and values. A complete one is read in one piece, which is faster."""
 _STRING = frozenset(("string",))
 _IN_LIST = re.compile(r"[,\]]")
-_ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*([:=])")
 _MAX_DEPTH = 32
 _MAX_BARE = 4096
 """Characters of a value without a quote."""
 _BOUND = 256
-"""Characters after a quote that are looked at. What is not decided by then ends the string."""
+"""Characters after a quote that are examined. A quote that is undecided after them ends the string."""
 
 Write = Callable[[str], None]
 
@@ -44,7 +32,7 @@ Write = Callable[[str], None]
 class BraceReader:
     """Read the arguments of one call.
 
-    A string ends at a quote after which the call goes on: with a comma and a parameter of the tool, or with brackets
+    A string ends at a quote after which the call continues: with a comma and a parameter of the tool, or with brackets
     and the end of the call. Any other quote belongs to the string, as a double quote.
 
     Args:
@@ -60,8 +48,8 @@ class BraceReader:
         self._call = call
         self._root = root
         properties = root.get("properties")
-        self._parameters = frozenset(properties) if isinstance(properties, Mapping) else frozenset[str]()
-        """Names after which an equals sign stands for a colon. In prose it may stand behind any word."""
+        parameters = frozenset(properties) if isinstance(properties, Mapping) else frozenset[str]()
+        self._lookahead = QuoteLookahead(quote, call.ends, parameters)
 
     def read(self) -> Steps[None]:
         """Read the object of the arguments."""
@@ -115,7 +103,7 @@ class BraceReader:
             end, marker = ends.search(rest, 0, cursor.closed)
             size = rest.find(self._quote, 0, end)
             before = rest[: end if size < 0 else size]
-            if (stack.endswith("[") and _IN_LIST.search(before)) or self._another(before, keys):
+            if (stack.endswith("[") and _IN_LIST.search(before)) or self._lookahead.has_member(before, keys):
                 return False
             if size >= 0:
                 return bool(before.strip()) and before.rstrip()[-1] not in ":,[{"
@@ -146,7 +134,7 @@ class BraceReader:
         """Read a string through its end: `text` takes what stands there, `escaped` what is escaped for JSON already."""
         cursor = self._cursor
         ends = finder(quote, *("" if quote == self._quote else "\\"), *self._call.ends.markers)
-        odd = False
+        quoting = False
         while True:
             marker = yield from cursor.until(ends, lambda piece, _: text(piece))
             if marker is None:
@@ -161,139 +149,52 @@ class BraceReader:
                 continue
             if marker in self._call.ends.markers:
                 cursor.unread(marker)
-                if (yield from self._nothing_follows(len(marker))):
+                if (yield from self._output_ends(len(marker))):
                     raise MalformedError("expected the end of a string")
                 text(marker)
                 cursor.pos += len(marker)
                 continue
-            if (yield from self._ended(stack, names, odd, quote == self._quote and not odd)):
+            if (
+                yield from self._is_closing_quote(stack, names, quoting, quote == self._quote and not quoting)
+            ):
                 return
-            odd = not odd
+            quoting = not quoting
             text('"' if quote == self._quote else quote)
 
-    def _nothing_follows(self, size: int) -> Steps[bool]:
+    def _output_ends(self, size: int) -> Steps[bool]:
         """Return whether the output ends after the next `size` characters."""
         cursor = self._cursor
         while True:
             last = cursor.pos + size + _BOUND
-            end = _skipped(cursor.text, cursor.pos + size, min(last, len(cursor.text)))
+            end = after_space(cursor.text, cursor.pos + size, min(last, len(cursor.text)))
             if end < len(cursor.text) or end >= last:
                 return False
             if cursor.closed:
                 return True
             yield
 
-    def _ended(self, stack: str, names: Collection[str], odd: bool, own: bool) -> Steps[bool]:
-        """Determine from what follows whether a quote that was read ends the string.
+    def _is_closing_quote(
+        self, stack: str, names: Collection[str], quoting: bool, closes: bool
+    ) -> Steps[bool]:
+        """Determine from the text after a quote whether the quote ends the string.
 
         Args:
             stack: the brackets around the string.
-            names: the members that may come after it; empty if any may.
-            odd: an odd number of quotes inside the string came before.
-            own: it is the family's quote, and none inside the string is open. So whatever the format allows ends it.
+            names: the members that may follow; empty if any may.
+            quoting: see `QuoteLookahead.call_follows`.
+            closes: see `QuoteLookahead.call_follows`.
         """
         cursor = self._cursor
         while True:
             end = min(len(cursor.text), cursor.pos + _BOUND)
-            found = self._goes_on(cursor.text, cursor.pos, end, stack, names, odd, own)
-            if found is not None:
-                return found
+            follows = self._lookahead.call_follows(
+                cursor.text, cursor.pos, end, stack, names, quoting, closes
+            )
+            if follows is not None:
+                return follows
             if cursor.closed or end - cursor.pos >= _BOUND:
                 return True
             yield
-
-    def _goes_on(
-        self, text: str, pos: int, end: int, stack: str, names: Collection[str], odd: bool, own: bool
-    ) -> bool | None:
-        depth = len(stack)
-        while True:
-            pos = _skipped(text, pos, end)
-            if pos >= end:
-                return None
-            char = text[pos]
-            if not depth or char in self._call.ends.starts:
-                certain, marker = self._call.ends.at(text, pos, False)
-                complete = not depth and (own or char in "}])")
-                return (marker is not None or complete) if certain else None
-            if char in "}]":
-                if stack[depth - 1] != ("{" if char == "}" else "["):
-                    return False
-                depth -= 1
-                pos += 1
-                continue
-            if char != ",":  # A comma may be missing before a parameter of the tool.
-                return depth == len(stack) and bool(names) and self._key_follows(text, pos, end, names)
-            pos = _skipped(text, pos + 1, end)
-            if pos >= end:
-                return None
-            if text[pos] in "}]":
-                continue
-            if stack[depth - 1] == "{":
-                return self._member_follows(text, pos, end, names if depth == len(stack) else (), own)
-            return self._element_follows(text, pos, end, odd)
-
-    def _member_follows(
-        self, text: str, pos: int, end: int, names: Collection[str], own: bool
-    ) -> bool | None:
-        found = self._key_follows(text, pos, end, names)
-        if found or not own:
-            return found
-        other = self._any_key_follows(text, pos, end)
-        return None if found is None and not other else other
-
-    def _key_follows(self, text: str, pos: int, end: int, names: Collection[str]) -> bool | None:
-        match = _KEY_AFTER.match(text, pos, end)
-        if match is not None:
-            return match[1] in names if names else self._is_key(match)
-        return None if _KEY_BEGUN.match(text, pos, end) else False
-
-    def _another(self, text: str, names: Collection[str] | None) -> bool:
-        """Return whether another member begins in a text: one of these, or any if None."""
-        return any(
-            self._is_key(match) if names is None else match[1] in names for match in _ANOTHER.finditer(text)
-        )
-
-    def _is_key(self, match: re.Match[str]) -> bool:
-        return match[2] == ":" or match[1] in self._parameters
-
-    def _any_key_follows(self, text: str, pos: int, end: int) -> bool | None:
-        """Return whether any key and the beginning of a value in the family's own format stand here."""
-        quote = self._quote
-        if text.startswith(quote, pos):
-            close = text.find(quote, pos + len(quote), end)
-            if close < 0:
-                return None
-            pos = _skipped(text, close + len(quote), end)
-        else:
-            match = _ANY_KEY.match(text, pos, end)
-            if match is None or quote in match.group():
-                return False
-            if match.end() >= end:
-                return None
-            pos = match.end()
-        if pos >= end:
-            return None
-        if text[pos] not in ":=":
-            return False
-        pos = _skipped(text, pos + 1, end)
-        if pos >= end or quote.startswith(text[pos:end]):
-            return None
-        if text.startswith(quote, pos) or _VALUE_AFTER.match(text, pos, end):
-            return True
-        return None if _VALUE_BEGUN.match(text, pos, end) else False
-
-    def _element_follows(self, text: str, pos: int, end: int, odd: bool) -> bool | None:
-        if _VALUE_AFTER.match(text, pos):
-            return True
-        quote = text[pos] if text[pos] in "\"'" else self._quote
-        if not text.startswith(quote, pos):
-            begun = quote.startswith(text[pos:end]) or _VALUE_BEGUN.match(text, pos, end)
-            return None if begun else False
-        if not odd:
-            return True
-        close = text.find(quote, pos + len(quote), end)
-        after = _skipped(text, close + len(quote), end) if close >= 0 else end
-        return None if after >= end else text[after] in ",]"
 
     def _object(self, write: Write, schema: Any, stack: str) -> Steps[None]:
         cursor, root = self._cursor, self._root
@@ -315,7 +216,7 @@ class BraceReader:
                 yield from cursor.space()
             into = write
             if key in keys:  # The first one counts.
-                into = _ignore
+                into = _drop
             else:
                 keys.add(key)
                 write(f"{comma}{quoted(key)}: ")
@@ -324,7 +225,7 @@ class BraceReader:
             yield from self._value(
                 into, part_schema(schema, root, key), f"{stack}{{", names or ("",) if known else ()
             )
-            if (yield from self._closed("}")):
+            if (yield from self._end_of_value("}")):
                 break
         write("}")
 
@@ -369,12 +270,12 @@ class BraceReader:
             write(comma)
             comma = ", "
             yield from self._value(write, items, f"{stack}[")
-            if (yield from self._closed("]")):
+            if (yield from self._end_of_value("]")):
                 break
         write("]")
 
-    def _closed(self, bracket: str) -> Steps[bool]:
-        """Read what stands after a value. Returns whether the object or array ends, with its bracket or without."""
+    def _end_of_value(self, bracket: str) -> Steps[bool]:
+        """Read what follows a value; return whether the object or array ends, with or without its bracket."""
         cursor, ends = self._cursor, self._call.ends
         if cursor.has_space():
             yield from cursor.space()
@@ -389,11 +290,5 @@ class BraceReader:
         return True
 
 
-def _skipped(text: str, pos: int, end: int) -> int:
-    match = _SPACE.match(text, pos, end)
-    assert match is not None
-    return match.end()
-
-
-def _ignore(_: str) -> None:
+def _drop(_: str) -> None:
     """Drop a piece."""

@@ -1,0 +1,1 @@
+"""Calls in braces: reading them, and telling quotes that end a string from quotes inside it."""
