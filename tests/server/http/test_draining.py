@@ -198,7 +198,7 @@ def test_a_request_that_has_come_keeps_its_connection_open() -> None:
 
         async def close_late() -> None:
             connection.sendall(LIVE)  # The loop does not read meanwhile.
-            for handler in ("timeout_keep_alive_handler", "_headers_late"):
+            for handler in ("timeout_keep_alive_handler", "_on_header_timeout"):
                 getattr(protocol, handler)()
 
         asyncio.run_coroutine_threadsafe(close_late(), server.loop).result(20)

@@ -1,4 +1,4 @@
-"""Speak HTTP/1.1: requests one after the other, with limits on their size and their time."""
+"""Serve HTTP/1.1 on one connection: requests one after the other, with limits on their size and their time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumbline.server.http.middleware.answers import WholeAnswer
 from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import Reservation
 from plumbline.server.start.connections.base import ClientConnection
-from plumbline.server.start.connections.loop_share import Timed
+from plumbline.server.start.connections.cycles import ClosingCycle, RequestCycle
 from plumbline.server.start.connections.pace import CHUNKS
 from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
 
@@ -24,95 +24,28 @@ __all__ = ["HttpConnection"]
 
 _log = logging.getLogger("plumbline.server")
 
-_EVENTS = (b"content-type", b"text/event-stream")
 _SLICE_CHUNKS = 128
 """Chunks of a body that are parsed before other connections have their turn: 0.5 ms. They may have one byte each."""
 _IGNORED_A_SECOND = 16 << 20
-"""Bytes that are read of a body after its answer: to drop it must not take the time of other connections."""
+"""Bytes a second that are read and dropped of a body after its answer, so that other connections keep their time."""
 _PIPELINE_SECONDS = 0.01
-"""Until a request that came before the last answer was sent is begun. Clients wait for answers; whoever does not would
-have all its requests answered one after the other, for the price of a few bytes each."""
+"""Delay of a request that arrived before the last answer was sent. Other clients wait for their answers; without it a
+client that sends requests ahead would get all of the server's time for a few bytes each."""
 
 
 _QUIET = 0.5
-"""Seconds of silence after which a server that stops closes a connection. A request may be on its way, which a proxy
-may not send again if it is a POST."""
+"""Seconds without data after which a stopping server closes a connection. A request may be in transit, and a proxy may
+not repeat a POST."""
 
 
 class _Flow(FlowControl):
-    """uvicorn's switch for reading, which stays off while enough waits."""
+    """uvicorn's control of reading; while `holds`, uvicorn cannot resume it."""
 
     holds = False
 
     def resume_reading(self) -> None:
         if not self.holds:
             super().resume_reading()
-
-
-class _Cycle(RequestResponseCycle):
-    """One request and its answer."""
-
-    connection: HttpConnection
-    client = ""
-    """The address of the client, by what a trusted proxy says."""
-    _streams = False
-
-    async def run_asgi(self, app: Any) -> None:
-        """Run the application."""
-        timed = Timed(super().run_asgi(app))
-        try:
-            await timed
-        finally:
-            parsing, self.connection.parsing = self.connection.parsing, 0.0
-            self.connection.share.spent(self.client, 0.0 if self._streams else timed.seconds + parsing)
-            self.forget()
-
-    async def send(self, message: Any) -> None:
-        """Send a message of the application."""
-        if self._streams:
-            self.connection.share.streamed()
-        elif message["type"] == "http.response.start":
-            self._streams = _EVENTS in message.get("headers", ())
-        elif self.is_early and not message.get("more_body", False):
-            self.keep_alive = True
-        await super().send(message)
-
-    @property
-    def is_early(self) -> bool:
-        """Whether the rest of the body is read after the answer: a stop closes the connection after it, not before."""
-        return self.more_body and self.connection.draining.began
-
-    def forget(self) -> None:
-        """Drop the request: its scope has the body, and the connection may idle."""
-        if self.connection.scope is self.scope:
-            self.connection.scope = {}  # type: ignore[typeddict-item]
-            self.scope = self.connection.scope
-        del self.connection
-        self.on_response = lambda: None
-
-    async def receive(self) -> Any:
-        """Give the application a part of the body."""
-        message = await super().receive()
-        self.connection.count()
-        return message
-
-
-class _ClosingCycle(_Cycle):
-    """Answer a request of HTTP/1.0, after which uvicorn closes the connection in any case."""
-
-    _has_length = False
-
-    async def send(self, message: Any) -> None:
-        """Send a message of the application: the body as it comes, and no `transfer-encoding`."""
-        if message["type"] == "http.response.start":
-            self._has_length = any(
-                name.lower() == b"content-length" for name, _ in message.get("headers", ())
-            )
-            self.chunked_encoding = None if self._has_length else False
-        elif not self._has_length:
-            # uvicorn compares the body with this length, piece by piece.
-            self.expected_content_length = len(message.get("body", b""))
-        await super().send(message)
 
 
 class HttpConnection(ClientConnection, HttpToolsProtocol):
@@ -128,18 +61,18 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
     refuse: Callable[[Any], WholeAnswer | None] = staticmethod(lambda scope: None)
     """Answers a request that no model has room for; see `WholeAnswer`."""
     parsing = 0.0
-    """Seconds in which the bytes of the running request were taken."""
+    """Seconds that parsing the running request has taken."""
     _next_line = 0.0
     """When the next line about refused connections may be logged; each server has a class of its own."""
     _header_timer: asyncio.TimerHandle | None = None
     _parsed = True
-    """Whether the parser has the whole of the last request that the guard gave it."""
+    """Whether the parser has reached the end of the last request."""
     _ignored = 0
     _debt = 0.0
-    """Seconds to wait for what was ignored."""
+    """Seconds to wait because of ignored bytes."""
     _pumping = False
     _next_slice: asyncio.Handle | None = None
-    """Goes on with what waits in the guard."""
+    """The scheduled call that parses the next slice."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
@@ -155,9 +88,9 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             self.refuse_rest(engine_unavailable("The server has too many open connections."))
 
     def drain(self) -> None:
-        """Answer what still comes, say in each answer that it is the last one, and close after a short silence."""
+        """Answer further requests with `connection: close`, and close the connection after `_QUIET` without data."""
         self.header_timeout = _QUIET
-        self.timeout_keep_alive = _QUIET  # type: ignore[assignment]  # fractions work, too
+        self.timeout_keep_alive = _QUIET  # type: ignore[assignment]  # fractions also work
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_started:
             # Later the client has been told otherwise, and may send its next request.
@@ -166,7 +99,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._await_request()
         elif self._is_idle:
-            self._headers_came()
+            self._cancel_header_timer()
             self._await_headers()
 
     @property
@@ -176,7 +109,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request."""
-        self._headers_came()
+        self._cancel_header_timer()
         if self._next_slice is not None:
             self._next_slice.cancel()
         super().connection_lost(exc)
@@ -184,15 +117,14 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of requests."""
         began = time.monotonic()
-        self._take(data)
+        self._feed(data)
         self.parsing += time.monotonic() - began
 
-    def _take(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
         if self.dropped(data):
             return
-        if (
-            self._is_idle and not self._guard.between
-        ):  # The rest of a body of which the application has seen enough.
+        if self._is_idle and not self._guard.between:
+            # The rest of a body that was answered early.
             self._ignored += len(data)
             self._debt += len(data) / _IGNORED_A_SECOND
             if self._ignored > self.max_ignored:
@@ -209,9 +141,9 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             self._await_headers()
 
     def _pump(self) -> None:
-        """Give the parser what it may have: the head of a request not before the last answer was sent and read."""
+        """Feed the parser a slice. It gets the head of a request only after the last answer was sent and read."""
         if self._pumping or self._next_slice is not None:
-            return  # The first: the parser has a request that was answered at once.
+            return  # While pumping: a request was answered inside the parser, which led here again.
         self._pumping = True
         before = self._guard.chunks
         try:
@@ -224,7 +156,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
                 super().data_received(piece)
                 following: Any = self.transport.get_protocol()
                 if following is not self:
-                    self._headers_came()
+                    self._cancel_header_timer()
                     self.held.release()
                     if rest := self._guard.rest():
                         following.data_received(rest)
@@ -235,38 +167,38 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             self.refuse_rest(error)
         finally:
             self._pumping = False
-        self._rest_after(self._guard.chunks - before)
+        self._give_turn(self._guard.chunks - before)
         self._flow.holds = self._guard.held > MAX_HEAD or self._next_slice is not None
         if self._flow.holds:
             self._flow.pause_reading()
         elif self._is_idle:
             self._flow.resume_reading()
-        self.count()
+        self.reserve()
 
-    def _rest_after(self, chunks: int) -> None:
-        """Let others have their turn after a slice; a client of many tiny chunks, or of an ignored body, waits."""
+    def _give_turn(self, chunks: int) -> None:
+        """Schedule the next slice after the turns of other connections, later for tiny chunks and ignored bodies."""
         wait = (self.pace.take(chunks) if chunks else 0.0) + self._debt
         self._debt = 0.0
         if (wait or chunks >= _SLICE_CHUNKS) and self._next_slice is None and not self.is_over:
-            self._next_slice = self.loop.call_later(wait, self._go_on)
+            self._next_slice = self.loop.call_later(wait, self._continue)
 
     @property
     def _may_parse(self) -> bool:
         return not self.is_over and self._next_slice is None and (self._is_idle or not self._guard.between)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._next_slice = None
         self._pump()
 
-    def count(self) -> None:
-        """Count the bytes that the application has not got."""
+    def reserve(self) -> None:
+        """Reserve memory for the bytes that the application has not read; refuse the request if there is none."""
         cycle: RequestResponseCycle | None = self.cycle
         size = self._guard.held + (0 if cycle is None else len(cycle.body))
         if size == self.held.size or self.is_over:
             return
         fits = self.held.set(size)
         if not fits and self._guard.in_head and self._is_idle:
-            # To pause would not help: nobody can use, or drop, a part of a head.
+            # Pausing would not help: a part of a head can be neither used nor dropped.
             self.refuse_rest(
                 engine_unavailable("The server holds too many unfinished requests of this client.")
             )
@@ -275,7 +207,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
         """Go on with the next request."""
         super().on_response_complete()
         if self._guard.in_head and self._next_slice is None and not self.is_over:
-            self._next_slice = self.loop.call_later(_PIPELINE_SECONDS, self._go_on)
+            self._next_slice = self.loop.call_later(_PIPELINE_SECONDS, self._continue)
         self._pump()
 
     def resume_writing(self) -> None:
@@ -291,7 +223,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Answer the request, whose body may follow."""
-        self._headers_came()
+        self._cancel_header_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -303,14 +235,14 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             return  # A WebSocket handshake has no cycle, and one that is not complete waits for its answer.
         # The body of a request that was answered before has come, which has ended the timeout for idle connections.
         if self.timeout_keep_alive_task is None and not self.is_over:
-            self._headers_came()
+            self._cancel_header_timer()
             self._await_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request: at once if it is refused, or in a task."""
         is_old = cycle.scope["http_version"] == "1.0"
         ours: Any = cycle  # uvicorn has no other place to choose the class.
-        ours.__class__ = _ClosingCycle if is_old else _Cycle
+        ours.__class__ = ClosingCycle if is_old else RequestCycle
         ours.connection = self
         if self.draining.began:
             cycle.keep_alive = False
@@ -324,7 +256,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
             ours.client = cycle.scope["client"][0]
         self.share.begin(ours.client, lambda: self._begin(ours, app))
 
-    def _begin(self, cycle: _Cycle, app: Any) -> None:
+    def _begin(self, cycle: RequestCycle, app: Any) -> None:
         """Run the application, unless the client has left while its request waited."""
         if cycle.disconnected:
             self.share.spent(cycle.client, 0.0)
@@ -332,7 +264,7 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _answer(self, cycle: _Cycle, answer: WholeAnswer) -> None:
+    def _answer(self, cycle: RequestCycle, answer: WholeAnswer) -> None:
         """Send a whole answer; uvicorn drops what still comes of the request's body."""
         head = [STATUS_LINE[answer.status]]
         for name, value in (*self.server_state.default_headers, *answer.headers):
@@ -385,14 +317,14 @@ class HttpConnection(ClientConnection, HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         if self.header_timeout and self._header_timer is None and not self.is_over:
-            self._header_timer = self.loop.call_later(self.header_timeout, self._headers_late)
+            self._header_timer = self.loop.call_later(self.header_timeout, self._on_header_timeout)
 
-    def _headers_came(self) -> None:
+    def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
-    def _headers_late(self) -> None:
+    def _on_header_timeout(self) -> None:
         self._header_timer = None
         if self.is_over:
             return
