@@ -30,7 +30,7 @@ from plumbline_conformance.watch import watching as run
 from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.live import Tally
 from plumbline_conformance.watch.process import Inbox, Passing, ProxyProcess, Seen, framed
-from plumbline_conformance.watch.watching import Watcher
+from plumbline_conformance.watch.watcher import Watcher
 
 
 def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:

@@ -25,7 +25,8 @@ from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 from plumbline_conformance.watch.process import Inbox, Outbox, Passing
 from plumbline_conformance.watch.proxy import Proxy
-from plumbline_conformance.watch.watching import Watcher, run_watch
+from plumbline_conformance.watch.watcher import Watcher
+from plumbline_conformance.watch.watching import run_watch
 
 EVENTS = b"".join(b'data: {"n": %d, "text": "\xf0\x9f\x8c\x8a"}\n\n' % number for number in range(500))
 
