@@ -1,4 +1,4 @@
-"""Generate the features of valid requests of Messages, each with its own share."""
+"""Generate the optional features of valid Messages requests: tools, stop strings, conversations, schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTENT = texts(1) | st.lists(_TEXT, min_size=1, max_size=3)
 
 
 def message_features(names: Strategy, schemas: Strategy) -> dict[str, Callable[[], Strategy]]:
-    """Return the strategies of the features, by the names that `features.SHARES` has.
+    """Return a function that makes the strategy of each feature, by the feature's name in `features.SHARES`.
 
     Args:
         names: generates names of tools.
@@ -36,31 +36,33 @@ def message_features(names: Strategy, schemas: Strategy) -> dict[str, Callable[[
 
 @st.composite
 def _tools(draw: st.DrawFn, names: Strategy, schemas: Strategy) -> dict[str, Any]:
-    found = draw(st.lists(names, min_size=1, max_size=3, unique=True))
+    """Generate a few tools, and a choice among them in half of the cases."""
+    tool_names = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     tools = [
         {"name": name, "input_schema": {**draw(schemas), "type": "object"}, "strict": draw(st.booleans())}
-        for name in found
+        for name in tool_names
     ]
-    single = st.sampled_from([{}, {"disable_parallel_tool_use": True}])
-    choice = st.sampled_from(["auto", "any", "none", "tool"]).flatmap(
-        lambda kind: (
-            st.just({"type": kind})
-            if kind == "none"
-            else single.map(
-                lambda more: {"type": kind, **({"name": found[0]} if kind == "tool" else {}), **more}
-            )
-        )
-    )
-    return {"tools": tools} if draw(st.booleans()) else {"tools": tools, "tool_choice": draw(choice)}
+    if draw(st.booleans()):
+        return {"tools": tools}
+    choice: dict[str, Any] = {"type": draw(st.sampled_from(["auto", "any", "none", "tool"]))}
+    if choice["type"] == "tool":
+        choice["name"] = tool_names[0]
+    # The type `none` has no other fields.
+    if choice["type"] != "none" and draw(st.booleans()):
+        choice["disable_parallel_tool_use"] = True
+    return {"tools": tools, "tool_choice": choice}
 
 
 @st.composite
 def _conversation(draw: st.DrawFn, names: Strategy) -> dict[str, Any]:
-    """Generate a few turns, some with a call and its result, and some that the answer continues."""
+    """Generate a conversation of one to four turns.
+
+    Some have a call and its result. One ends with an assistant message, which the answer continues.
+    """
     user = {"role": "user", "content": draw(_CONTENT)}
     answer = {"role": "assistant", "content": draw(_CONTENT)}
-    given = draw(st.dictionaries(texts(), texts(), max_size=2))
-    call = {"type": "tool_use", "id": "t", "name": draw(names), "input": given}
+    arguments = draw(st.dictionaries(texts(), texts(), max_size=2))
+    call = {"type": "tool_use", "id": "t", "name": draw(names), "input": arguments}
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": "t", "is_error": draw(st.booleans())}
     if draw(st.booleans()):
         result["content"] = draw(_CONTENT)

@@ -22,9 +22,9 @@ class NotCompared(Exception):  # noqa: N818 - the name describes the answer
 
 
 def check_message(expected: dict[str, Any], markers: Sequence[str], answer: dict[str, Any]) -> None:
-    """Compare a parsed message: texts without regard to some white space, arguments as JSON values.
+    """Compare a parsed message: texts up to white space, arguments as JSON values.
 
-    White space at the ends of a text and beside a marker counts as none, and elsewhere as one space.
+    White space is ignored at the ends of a text and next to a marker. Anywhere else a run of it counts as one space.
 
     Raises:
         WrongAnswer: a text, the number of calls, a name or the arguments of a call differ.
@@ -33,19 +33,23 @@ def check_message(expected: dict[str, Any], markers: Sequence[str], answer: dict
     if not isinstance(message, dict):
         raise WrongAnswer("the answer has no message")
     for key in ("reasoning", "content"):
-        _same(key, _plain(expected[key], markers), _plain(str(message.get(key) or ""), markers))
+        _check_equal(
+            key,
+            _without_layout(expected[key], markers),
+            _without_layout(str(message.get(key) or ""), markers),
+        )
     calls = message.get("calls") or []
     names = [call["name"] for call in expected["calls"]]
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise WrongAnswer("calls is not a list of objects")
-    _same("names of calls", names, [call.get("name") for call in calls])
-    for number, (call, found) in enumerate(zip(expected["calls"], calls, strict=True)):
-        arguments = found.get("arguments")
+    _check_equal("names of calls", names, [call.get("name") for call in calls])
+    for number, (call, parsed) in enumerate(zip(expected["calls"], calls, strict=True)):
+        arguments = parsed.get("arguments")
         if not isinstance(arguments, str):
             raise WrongAnswer(f"arguments of call {number} is not a string")
         complete = call.get("complete", True)
-        normal = _value if complete else _without_gaps
-        _same(f"arguments of call {number}", normal(call["arguments"]), normal(arguments))
+        normalise = _canonical_json if complete else _without_white_space
+        _check_equal(f"arguments of call {number}", normalise(call["arguments"]), normalise(arguments))
 
 
 def check_prompt(case: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -54,21 +58,23 @@ def check_prompt(case: dict[str, Any], answer: dict[str, Any]) -> None:
     Raises:
         WrongAnswer: it differs.
     """
-    _same("prompt", case["prompt"], answer.get("prompt"))
+    _check_equal("prompt", case["prompt"], answer.get("prompt"))
 
 
 def check_stream(case: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Compare the fold of a stream, or whether it is recognised as broken by one of the rules that it breaks.
+    """Compare the fold of a correct stream; a broken stream must be recognised as broken.
+
+    The runner may name any rule: one fault, such as a cut stream, can be reported under several.
 
     Raises:
-        WrongAnswer: the fold differs, or a broken stream is taken for a correct one, or the reverse.
+        WrongAnswer: the fold differs, a broken stream is accepted, or a correct one is refused.
         NotCompared: the stream is broken, and the runner only folds.
     """
     if "broken" not in case:
         if answer.get("broken"):
             raise WrongAnswer(f"a correct stream is said to break {answer['broken']}")
         for key, value in case["folded"].items():
-            _same(key, value, answer.get("folded", {}).get(key))
+            _check_equal(key, value, answer.get("folded", {}).get(key))
         return
     if "broken" not in answer:
         raise NotCompared("the runner does not judge streams")
@@ -84,10 +90,10 @@ def check_allowed(case: dict[str, Any], answer: dict[str, Any]) -> None:
     Raises:
         WrongAnswer: it is allowed and should be refused, or the reverse.
     """
-    _same("allowed", case["allowed"], answer.get("allowed"))
+    _check_equal("allowed", case["allowed"], answer.get("allowed"))
 
 
-def _same(what: str, expected: object, found: object) -> None:
+def _check_equal(what: str, expected: object, found: object) -> None:
     if expected != found:
         raise WrongAnswer(f"{what}: expected {_shown(expected)}, found {_shown(found)}")
 
@@ -97,14 +103,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
-def _plain(text: str, markers: Sequence[str]) -> str:
+def _without_layout(text: str, markers: Sequence[str]) -> str:
+    """Return a text without the white space that `check_message` ignores."""
     for marker in markers:
         if marker in text:
             text = re.sub(rf"\s*{re.escape(marker)}\s*", lambda found: found.group().strip(), text)
     return " ".join(text.split())
 
 
-def _value(arguments: str) -> str:
+def _canonical_json(arguments: str) -> str:
     """Return a JSON value in one form, in which 1, 1.0 and true differ."""
     try:
         return json.dumps(json.loads(arguments), ensure_ascii=False, sort_keys=True)
@@ -112,7 +119,7 @@ def _value(arguments: str) -> str:
         return f"not JSON: {arguments}"
 
 
-def _without_gaps(arguments: str) -> str:
+def _without_white_space(arguments: str) -> str:
     """Return the beginning of a JSON text without white space outside its strings."""
     parts: list[str] = []
     end = 0

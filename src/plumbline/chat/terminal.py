@@ -1,4 +1,4 @@
-"""Read what a person types, show answers as they come, and obey the commands that begin with a slash."""
+"""Read messages from a terminal, show answers as they arrive, and run the commands that begin with a slash."""
 
 from __future__ import annotations
 
@@ -58,53 +58,54 @@ class Terminal:
 
     def ask_once(self, prompt: str) -> int:
         """Ask one question, write its answer to standard output, and return the exit status."""
-        return 0 if self._said(prompt) else 1
+        return 0 if self._send(prompt) else 1
 
     def talk(self) -> int:
         """Talk until the end of the input."""
         print(f"Talking to {self._conversation.model}. /help shows what can be typed; Ctrl-D ends.")
         with _history():
-            while (text := _typed(">>> ")) is not None:
+            while (text := _read_input(">>> ")) is not None:
                 if text.startswith("/") and not Path(text.split()[0]).exists():
-                    if self._obey(text[1:].strip()):
+                    if self._run_command(text[1:].strip()):
                         break
                 elif text.strip():
-                    self._said(text)
+                    self._send(text)
         return 0
 
-    def _said(self, text: str) -> bool:
+    def _send(self, text: str) -> bool:
+        """Add a message of the user and show its answer; return whether that succeeded."""
         try:
             self._conversation.say(text)
         except RefusedError as error:
-            return _complain(error)
-        return self._answer()
+            return _report_error(error)
+        return self._converse()
 
-    def _answer(self) -> bool:
+    def _converse(self) -> bool:
         """Show an answer, and ask for the results of its calls until it has none."""
-        while self._show():
+        while self._show_answer():
             calls = self._conversation.calls()
             for call in calls:
                 function = call["function"]
                 print(f"→ {function['name']}({function['arguments']})")
                 if not sys.stdin.isatty():
                     continue
-                self._conversation.result(call, _typed("  its result: ") or _NO_RESULT)
+                self._conversation.result(call, _read_input("  its result: ") or _NO_RESULT)
             if not calls or not sys.stdin.isatty():
                 return True
         return False
 
-    def _show(self) -> bool:
-        """Show an answer as it comes. Ctrl-C stops it; what came of it stays in the conversation."""
+    def _show_answer(self) -> bool:
+        """Show an answer as it arrives. Ctrl-C stops it, and the conversation keeps what arrived."""
         answers = self._conversation.answers(self._client)
         shown = ""
         try:
             for piece in answers:
-                shown = self._shown(piece, shown)
+                shown = self._print_piece(piece, shown)
         except KeyboardInterrupt:
             print("\n(stopped)", file=sys.stderr)
             return False
         except RefusedError as error:
-            return _complain(error)
+            return _report_error(error)
         finally:
             answers.close()
             if shown:
@@ -112,7 +113,8 @@ class Terminal:
                 print(flush=True)
         return True
 
-    def _shown(self, piece: Piece, before: str) -> str:
+    def _print_piece(self, piece: Piece, before: str) -> str:
+        """Print a piece after one of the kind `before`; return its kind."""
         if piece.kind != before:
             if before:
                 print("\n")
@@ -125,8 +127,8 @@ class Terminal:
         if self._dim:
             print("\x1b[2m" if kind == "thinking" else "\x1b[0m", end="")
 
-    def _obey(self, text: str) -> bool:
-        """Obey a command and return whether it ends the conversation."""
+    def _run_command(self, text: str) -> bool:
+        """Run a command; return whether it ends the conversation."""
         command, _, rest = text.partition(" ")
         talk = self._conversation
         match command, rest.strip():
@@ -168,7 +170,7 @@ class Terminal:
         kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1]["role"] == "user"), 0)
         if kept:
             del messages[kept:]
-            self._answer()
+            self._converse()
 
     def _file(self, command: str, path: Path) -> None:
         talk = self._conversation
@@ -190,7 +192,7 @@ class Terminal:
 
 
 def field_value(text: str) -> Any:
-    """Return the JSON value that a text writes, or the text.
+    """Parse a text as JSON, or return the text if it is not JSON.
 
     >>> field_value("0.2"), field_value("high"), field_value('{"type": "json_object"}')
     (0.2, 'high', {'type': 'json_object'})
@@ -202,11 +204,11 @@ def field_value(text: str) -> Any:
 
 
 def printable(text: str) -> str:
-    """Return text of a model without the codes that a terminal obeys."""
+    """Replace control characters in text of a model, which could change the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
-def _complain(error: Exception) -> bool:
+def _report_error(error: Exception) -> bool:
     print(f"plumbline: {printable(str(error))}", file=sys.stderr)
     return False
 
@@ -233,8 +235,8 @@ def _history() -> Iterator[None]:
             readline.write_history_file(path)
 
 
-def _typed(prompt: str) -> str | None:
-    """Read a line, or several between lines of three quotes; nothing at Ctrl-C, None at the end of the input."""
+def _read_input(prompt: str) -> str | None:
+    """Read a line, or several between three quotes. Return "" at Ctrl-C and None at the end of the input."""
     try:
         line = input(prompt)
         if not line.startswith('"""'):

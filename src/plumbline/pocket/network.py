@@ -1,11 +1,18 @@
 """Define Qwen3 as a small torch module with the parameter names of transformers, for training."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+__all__ = ["Network", "PocketShape", "config_of", "rotary_tables"]
+
+_LONGEST_MASK = 2048
+"""Tokens of the longest sequences whose attention scores are all in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,8 @@ class PocketShape:
 
 
 class RMSNorm(nn.Module):
+    """Normalise by the root mean square, with weights in fp32."""
+
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
@@ -35,11 +44,8 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
-LONG = 2048
-"""Sequences longer than this never hold all their scores at once."""
-
-
 def rotary_tables(shape: PocketShape, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines of the rotary embedding, [length, head_dim] each."""
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.arange(length).float()[:, None] * inverse[None, :]
     angles = torch.cat((angles, angles), dim=-1)
@@ -47,18 +53,22 @@ def rotary_tables(shape: PocketShape, length: int, dtype: torch.dtype) -> tuple[
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate each pair of a head's first and second half, as in transformers."""
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
 
 class PocketAttention(nn.Module):
+    """Grouped-query attention with norms of queries and keys.
+
+    With a mask the scores of all positions are in memory at once, and no key is copied. Without one torch's fused
+    attention keeps no scores, but takes a copy of keys and values for each query head.
+    """
+
     def __init__(self, shape: PocketShape) -> None:
         super().__init__()
-        self.heads, self.groups, self.dim = (
-            shape.num_attention_heads,
-            shape.num_key_value_heads,
-            shape.head_dim,
-        )
+        self.heads, self.groups = shape.num_attention_heads, shape.num_key_value_heads
+        self.dim = shape.head_dim
         self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.dim, bias=False)
         self.k_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)
@@ -89,6 +99,8 @@ class PocketAttention(nn.Module):
 
 
 class MLP(nn.Module):
+    """The feed-forward block, a SwiGLU."""
+
     def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
@@ -101,6 +113,8 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
+    """Attention and feed-forward block, each after a norm and added to the residual stream."""
+
     def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.self_attn = PocketAttention(shape)
@@ -115,6 +129,8 @@ class Layer(nn.Module):
 
 
 class PocketBody(nn.Module):
+    """The modules that transformers names `model`."""
+
     def __init__(self, shape: PocketShape) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
@@ -132,15 +148,16 @@ class Network(nn.Module):
         residual = shape.initializer_range / (2 * shape.num_hidden_layers) ** 0.5
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                narrow = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(p, std=residual if narrow else shape.initializer_range * 2)
+                # As in GPT-2, projections into the residual stream begin smaller, by the number of their sums.
+                adds_to_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(p, std=residual if adds_to_residual else shape.initializer_range * 2)
 
     def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
         """Return logits at the positions where `wanted` is true."""
         length = ids.shape[1]
         cos, sin = rotary_tables(self.shape, length, self.dtype)
         mask = None
-        if length <= LONG:
+        if length <= _LONGEST_MASK:
             mask = torch.full((length, length), -1e9, dtype=self.dtype).triu(1)
         x = self.model.embed_tokens(ids).to(self.dtype)
         for layer in self.model.layers:

@@ -13,7 +13,7 @@ from support.models import scripted, served
 from support.servers.live import live
 
 from plumbline.cli import main
-from plumbline.server.loading.overview.found import found
+from plumbline.server.loading.overview.available import available_models
 from plumbline.server.settings import Settings
 
 HUB = "models--{}--{}/snapshots/1/{}"
@@ -80,11 +80,11 @@ def test_models_of_a_strange_server_says_what_is_wrong(
     status: int, body: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(httpx2, "get", lambda *_, **__: httpx2.Response(status, content=body))
-    assert words in found("http://server/v1", None)
+    assert words in available_models("http://server/v1", None)
 
 
 def test_models_with_a_key_that_cannot_be_sent_says_so() -> None:
-    assert "--api-key has other characters" in found("http://127.0.0.1:1/v1", "kéy")
+    assert "--api-key has other characters" in available_models("http://127.0.0.1:1/v1", "kéy")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

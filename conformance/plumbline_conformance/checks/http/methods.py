@@ -1,4 +1,4 @@
-"""Check methods that a resource does not have."""
+"""Check how a server answers methods that a resource does not have, and HEAD and OPTIONS."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from plumbline_conformance.suite.scenario import (
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
-ALONE = ("head", "options")
-"""Requests whose answers have no body, or one that is not the API's."""
+_GENERIC = ("head", "options")
+"""Requests of methods that HTTP defines for any resource; the API says nothing about their bodies."""
 
 
 @scenario("errors/methods", "Methods that a resource does not have, and those that every server knows")
@@ -34,17 +34,18 @@ def methods(target: Target) -> Steps:
     yield Request(name="put", path="/chat/completions", method="PUT", json=chat(target))
 
 
-def _unknown(seen: Transcript) -> list[Exchange]:
-    found = [one for one in seen.exchanges if one.name in ("put", "patch", "post", "delete")]
-    if not found:
+def _unsupported(seen: Transcript) -> list[Exchange]:
+    """Return the exchanges whose method the resource does not have."""
+    exchanges = [one for one in seen.exchanges if one.name in ("put", "patch", "post", "delete")]
+    if not exchanges:
         raise Inconclusive("this request was not sent")
-    return found
+    return exchanges
 
 
 @check("errors/methods/refused", "Refuse a method that a resource does not have", "HTTP-08")
-def unknown_refused(seen: Transcript) -> Iterator[Problem]:
+def unsupported_refused(seen: Transcript) -> Iterator[Problem]:
     """Accept any refusal of a client: a gateway may refuse the method, or ask for another key."""
-    for exchange in _unknown(seen):
+    for exchange in _unsupported(seen):
         if not 400 <= answered(exchange).status < 500 and exchange.status != 501:
             shown = f"status {exchange.status}"
             yield Problem(
@@ -53,11 +54,11 @@ def unknown_refused(seen: Transcript) -> Iterator[Problem]:
 
 
 @check("errors/methods/allowed", "Name the methods that there are beside status 405", "HTTP-22")
-def others_named(seen: Transcript) -> Iterator[Problem]:
-    found = [one for one in _unknown(seen) if answered(one).status == 405]
-    if not found:
+def allowed_methods_named(seen: Transcript) -> Iterator[Problem]:
+    refusals = [one for one in _unsupported(seen) if answered(one).status == 405]
+    if not refusals:
         raise Inconclusive("no method was refused with status 405")
-    for exchange in found:
+    for exchange in refusals:
         if exchange.header("allow") is None:
             yield Problem(
                 expected="a header allow", actual="none", pointer="headers.allow", exchange=exchange.name
@@ -67,7 +68,7 @@ def others_named(seen: Transcript) -> Iterator[Problem]:
 @check("errors/methods/known", "Never fail on HEAD and OPTIONS", "HTTP-22")
 def known_methods(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges:
-        if exchange.name not in ALONE:
+        if exchange.name not in _GENERIC:
             continue
         if answered(exchange).status >= 500 and exchange.status != 501:
             shown = f"status {exchange.status}"
@@ -76,9 +77,9 @@ def known_methods(seen: Transcript) -> Iterator[Problem]:
 
 @check("errors/methods/json", "Refuse in JSON", "HTTP-08")
 def refused_in_json(seen: Transcript) -> Iterator[Problem]:
-    """Judge refusals of methods alone: a gateway in front of the server writes its own."""
-    found = [one for one in _unknown(seen) if answered(one).status in (404, 405)]
-    if not found:
+    """Judge only 404 and 405: other refusals may come from a gateway in front of the server."""
+    refusals = [one for one in _unsupported(seen) if answered(one).status in (404, 405)]
+    if not refusals:
         raise Inconclusive("no method was refused with status 404 or 405")
-    for exchange in found:
+    for exchange in refusals:
         yield from about(exchange, breaking("HTTP-08", json_content_type(exchange)))

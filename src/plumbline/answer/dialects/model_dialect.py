@@ -128,7 +128,7 @@ class ModelDialect(ABC):
 
 
 def call_ids(style: IdStyle, earlier_calls: int) -> NewId:
-    """Return what makes the ids of calls in the style of a family.
+    """Return a function that makes call ids in the style of a family.
 
     Args:
         style: the style.
@@ -137,9 +137,9 @@ def call_ids(style: IdStyle, earlier_calls: int) -> NewId:
 
     def new_id(name: str, number: int) -> str:
         if style == "kimi":
-            found = f"functions.{name}:{earlier_calls + number}"
-            if len(found) <= _MAX_ID:  # TOOL-09
-                return found
+            numbered = f"functions.{name}:{earlier_calls + number}"
+            if len(numbered) <= _MAX_ID:  # TOOL-09
+                return numbered
         if style == "mistral":
             return "".join(secrets.choice(_LETTERS) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"

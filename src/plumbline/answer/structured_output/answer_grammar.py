@@ -75,8 +75,8 @@ def compose(
         # The prompt has the header, and the text that the answer continues.
         syntax = msgspec.structs.replace(syntax, text_header="")
     callable_ = callable_tools(tools, choice)
-    lazy = _calls_are_constrained(tools, callable_, choice)
-    if output_format is None and not lazy and choice.mode != "required":
+    constrained = _calls_are_constrained(tools, callable_, choice)
+    if output_format is None and not constrained and choice.mode != "required":
         return _unconstrained(builder, choice, syntax, thinking)
     if not syntax.is_plain_text:
         raise ConstraintError(
@@ -84,12 +84,17 @@ def compose(
             "they cannot be constrained."
         )
     syntax = _still_thinking(syntax, output_format, thinking)
-    no_calls = not callable_ or (syntax.calls is None and choice.mode == "auto")
-    either = choice.mode != "required" and not no_calls
-    begun = openings(syntax.calls, _names(callable_)) if syntax.calls is not None and either else ()
-    text = None if output_format is None else _of_text(builder, output_format, syntax, begun)
+    # Without a dialect the model cannot call, which only matters if a call is required.
+    may_call = bool(callable_) and (syntax.calls is not None or choice.mode != "auto")
+    text_or_calls = may_call and choice.mode != "required"
+    # The parser tells calls from constrained text by how the answer begins, so the text must not begin like a call.
+    call_openings = (
+        openings(syntax.calls, _names(callable_)) if syntax.calls is not None and text_or_calls else ()
+    )
+    text = None if output_format is None else _text_grammar(builder, output_format, syntax, call_openings)
+    # Text may begin with white space, so the parser must know the exact gap after thinking.
     exact = output_format is not None and choice.mode != "required" and _may_begin_with_space(output_format)
-    if text is None or not no_calls:
+    if text is None or may_call:
         if not callable_:
             return None
         kind: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
@@ -225,19 +230,22 @@ def _names(tools: Sequence[Tool]) -> list[str]:
     return [tool.name for tool in tools]
 
 
-def _of_text(
-    builder: GrammarBuilder, output_format: OutputFormat, syntax: AnswerSyntax, begun: Sequence[str]
+def _text_grammar(
+    builder: GrammarBuilder, output_format: OutputFormat, syntax: AnswerSyntax, call_openings: Sequence[str]
 ) -> str:
+    """Return the constrained text, with the header that some dialects write before text."""
     if not syntax.text_header:
-        return _constrained_text(builder, output_format, begun)
-    # A call has another header, so that no text begins like one.
+        return _constrained_text(builder, output_format, call_openings)
+    # A call has another header, so no text begins like one.
     return builder.sequence(
         [builder.literal(syntax.text_header), _constrained_text(builder, output_format, ())]
     )
 
 
-def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[str]) -> str:
-    """Return the constrained text, without texts that begin with one of `begun`, which are calls.
+def _constrained_text(
+    builder: GrammarBuilder, output_format: OutputFormat, call_openings: Sequence[str]
+) -> str:
+    """Return the constrained text, without texts that begin with one of `call_openings`.
 
     Raises:
         ConstraintError: the constraint cannot be enforced, or a choice begins like a call.
@@ -248,12 +256,12 @@ def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begu
             with builder.relaxing(not strict):  # SO-01 is about strict schemas.
                 return builder.json({"type": "object"} if schema is None else schema)
         case RegexFormat(pattern=pattern):
-            return builder.regex(pattern, begun)
+            return builder.regex(pattern, call_openings)
         case ChoiceFormat(choices=choices):
             if max(map(len, choices), default=0) > MAX_TEXT:
                 raise ConstraintError(f"A choice has more than {MAX_TEXT} characters.")
             for choice in choices:
-                if choice.startswith(tuple(begun)):
+                if choice.startswith(tuple(call_openings)):
                     raise ConstraintError(
                         f"The choice {choice[:40]!r} begins like a call of this model and cannot be distinguished. "
                         "Leave the tools out, or send 'tool_choice': 'none'."
@@ -264,10 +272,10 @@ def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begu
         case GbnfFormat(grammar=grammar):
             return builder.lark(to_lark(grammar))
         case TagsFormat(tags=tags):
-            return builder.lark(_of_tags(tags))
+            return builder.lark(_tags_grammar(tags))
 
 
-def _of_tags(tags: Sequence[Tag]) -> str:
+def _tags_grammar(tags: Sequence[Tag]) -> str:
     """Return the Lark grammar of free text with tags."""
     described = [
         StructTag(trigger=tag.trigger, begin=tag.begin, grammar=json.dumps(tag.schema), end=tag.end)

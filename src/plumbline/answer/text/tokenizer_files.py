@@ -1,12 +1,12 @@
 """Read the tokenizer files of a model folder as transformers' AutoTokenizer reads them.
 
-`tokenizer.json` has the tokenizer. `tokenizer_config.json` may name special tokens and added tokens that it lacks, or
-give them other flags; `special_tokens_map.json` and `added_tokens.json` count only where `tokenizer_config.json` has no
-`added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` do not count: the post-processor of `tokenizer.json`
-says what is set around a text.
+`tokenizer.json` is the tokenizer. `tokenizer_config.json` may name further special and added tokens, or change their
+flags. `special_tokens_map.json` and `added_tokens.json` are read only if `tokenizer_config.json` has no
+`added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` are ignored, because the post-processor of
+`tokenizer.json` defines which tokens are set around a text.
 
 Some classes of transformers replace the normalizer and the pre-tokenizer of `tokenizer.json` by their own. Models were
-trained with those of the file, so these are used, and `rebuilt_parts` says where transformers differs.
+trained with those of the file, so this server uses them; `rebuilt_parts` names the parts that transformers replaces.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ def read_config(folder: Path, definition: Mapping[str, Any] | None = None) -> di
     """Return the fields of `tokenizer_config.json`, with those of the older files beside it.
 
     Args:
-        folder: the model's.
-        definition: the content of `tokenizer.json`, whose added tokens win over those of `added_tokens.json`.
+        folder: of the model.
+        definition: the content of `tokenizer.json`, whose added tokens override those of `added_tokens.json`.
 
     Raises:
-        TokenizerFileError: one of them is not an object.
+        TokenizerFileError: a file is not a JSON object.
     """
     config = _read(folder / "tokenizer_config.json")
     if "added_tokens_decoder" in config:
         return config
     older = _read(folder / "special_tokens_map.json")
-    # A name that is not one of the usual ones counts first in `tokenizer_config.json`.
+    # A special token with an unusual name is that of `tokenizer_config.json`, even if an older file has it too.
     own = {
         name: config[name]
         for name in _named(config)
         if name not in _NAMED and isinstance(config.get(name), str)
     }
-    found = {**config, **older, **own}
-    named = {name: value for name, value in _named(found).items() if isinstance(value, str) or name in older}
-    special = {text for text in map(_content, (*named.values(), *_extra(found))) if text is not None}
+    merged = {**config, **older, **own}
+    named = {name: value for name, value in _named(merged).items() if isinstance(value, str) or name in older}
+    special = {text for text in map(_content, (*named.values(), *_extra(merged))) if text is not None}
     added = _read(folder / "added_tokens.json")
     if not added:
-        return found
+        return merged
     decoder = {
         str(number): {"content": text, "normalized": text not in special, "special": text in special}
         for text, number in added.items()
     }
     decoder |= {str(token.get("id")): token for token in (definition or {}).get("added_tokens", [])}
-    return {**found, "added_tokens_decoder": decoder}
+    return {**merged, "added_tokens_decoder": decoder}
 
 
 def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -69,15 +69,15 @@ def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     >>> named_tokens({"bos_token": "<s>", "eos_token": None, "image_token": {"content": "<image>"}})
     {'bos_token': '<s>', 'image_token': '<image>'}
     """
-    found = {name: _content(value) for name, value in _named(config).items()}
-    return {name: text for name, text in found.items() if text is not None}
+    texts = {name: _content(value) for name, value in _named(config).items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def add_tokens(tokenizer: FastTokenizer, config: Mapping[str, Any]) -> None:
     """Add the tokens that a configuration names to those of `tokenizer.json`, in the order of transformers.
 
-    A token that is there already gets the flags of `added_tokens_decoder`, and is a control token if it has a name. Of
-    several with a text and other flags the last one counts.
+    A token that `tokenizer.json` has already gets the flags of `added_tokens_decoder`, and is a control token if it has
+    a name. If a text is listed several times, the last flags count.
 
     Raises:
         TokenizerFileError: `added_tokens_decoder` cannot be read.
@@ -92,32 +92,34 @@ def add_tokens(tokenizer: FastTokenizer, config: Mapping[str, Any]) -> None:
     for token in (*named, *map(_token, _extra(config))):
         if str(token) not in present and token not in new:
             new.append(token)
-    found = [AddedToken(token, special=True) if isinstance(token, str) else token for token in new]
-    for token in found:
+    tokens = [AddedToken(token, special=True) if isinstance(token, str) else token for token in new]
+    for token in tokens:
         if token.content in texts:
             token.special = True
-    tokenizer.add_tokens([token for token in found if token.content])
+    tokenizer.add_tokens([token for token in tokens if token.content])
 
 
 def rebuilt_parts(folder: Path) -> tuple[str, list[str]]:
-    """Return which parts of `tokenizer.json` transformers replaces by other ones, and its class that does so.
+    """Find the parts of `tokenizer.json` that transformers would replace by its own.
 
     Returns:
-        The name of the class, and the parts; empty where transformers gives the same ids.
+        The name of transformers' class, and the parts; both empty if transformers gives the same ids.
     """
     config, model = _read(folder / "tokenizer_config.json"), _read(folder / "config.json")
     kind = str(model.get("model_type"))
-    name = _OF_MODELS.get(kind) or config.get("tokenizer_class") or model.get("tokenizer_class")
+    name = _CLASS_OF_MODEL.get(kind) or config.get("tokenizer_class") or model.get("tokenizer_class")
     name = str(name).removesuffix("Fast")
-    if name not in _REBUILT or kind in _AS_IN_FILE or config.get("auto_map"):
+    if name not in _REPLACEMENTS or kind in _KEEPS_FILE or config.get("auto_map"):
         return "", []
     definition = _read(folder / "tokenizer.json")
     own = {"normalizer": definition.get("normalizer"), "pre_tokenizer": definition.get("pre_tokenizer")}
     if name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps([definition.get("decoder"), *own.values()]):
-        return "", []  # transformers notices that this is not a tokenizer of that class.
+        return "", []  # Byte-level BPE: transformers keeps the file, although the class is LlamaTokenizer.
     space = config.get("add_prefix_space")
     scheme = "never" if space is False else "always" if config.get("legacy") else "first"
-    text = json.dumps(_REBUILT[name]).replace('"SPACE"', json.dumps(bool(space))).replace("SCHEME", scheme)
+    text = (
+        json.dumps(_REPLACEMENTS[name]).replace('"SPACE"', json.dumps(bool(space))).replace("SCHEME", scheme)
+    )
     other = json.loads(text)
     return name, [part for part in own if _canonical(part, own[part]) != _canonical(part, other[part])]
 
@@ -144,7 +146,7 @@ def _qwen(letter: str, no_mark: str) -> Any:
 
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-_REBUILT: Mapping[str, Any] = {
+_REPLACEMENTS: Mapping[str, Any] = {
     "Qwen2Tokenizer": _qwen(r"\p{L}", ""),
     "Qwen3_5Tokenizer": _qwen(r"[\p{L}\p{M}]", r"\p{M}"),
     "LlamaTokenizer": {
@@ -164,13 +166,13 @@ _REBUILT: Mapping[str, Any] = {
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_DIGITS, _BYTES]},
     },
 }  # fmt: skip
-"""What the classes of transformers build that text models of this server name."""
-_OF_MODELS = {
+"""The parts that transformers builds, by its class; of the classes that models of this server name."""
+_CLASS_OF_MODEL = {
     "qwen2": "Qwen2Tokenizer",
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"), "Qwen3_5Tokenizer"),
 }
-"""Models for which transformers takes its own class, whatever the files name."""
-_AS_IN_FILE = frozenset(
+"""Models for which transformers uses a fixed class, whatever the files name."""
+_KEEPS_FILE = frozenset(
     (
         *("arctic", "ernie4_5", "ernie4_5_moe", "flex_olmo", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_bigcode"),
         *("granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "hyperclovax", "internlm2", "internlm3"),
@@ -186,31 +188,31 @@ def _listed(decoder: Any) -> dict[int, AddedToken]:
     where = "added_tokens_decoder of tokenizer_config.json"
     if not isinstance(decoder, Mapping):
         raise TokenizerFileError(f"{where} must be an object")
-    found = {}
+    tokens = {}
     for key, value in decoder.items():
         if not key.isdecimal() or not isinstance(value, Mapping) or _content(value) is None:
             raise TokenizerFileError(
                 f"{where} has {key!r:.40}: {value!r:.80}, which is not the id of a token"
             )
-        found[int(key)] = _added(value)
-    return found
+        tokens[int(key)] = _added(value)
+    return tokens
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if not isinstance(content, dict):
         raise TokenizerFileError(f"{path.name} must be an object")
-    return found
+    return content
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with special tokens: the usual ones, and others such as `image_token`."""
-    found = {name: config.get(name) for name in _NAMED}
-    found |= {name: value for name, value in config.items() if name.endswith("_token")}
+    named = {name: config.get(name) for name in _NAMED}
+    named |= {name: value for name, value in config.items() if name.endswith("_token")}
     extra = config.get("extra_special_tokens")
     if isinstance(extra, Mapping):
-        found |= extra
-    return {name: value for name, value in found.items() if _content(value) is not None}
+        named |= extra
+    return {name: value for name, value in named.items() if _content(value) is not None}
 
 
 def _extra(config: Mapping[str, Any]) -> Iterator[Any]:

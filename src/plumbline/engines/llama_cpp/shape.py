@@ -1,8 +1,8 @@
 """Choose how the cells of llama.cpp's cache are divided among sequences, from the requests as they come.
 
-Attention is cheapest where each sequence has cells of its own, because in a pool it looks at the cells of all sequences
-for every token. But each sequence then needs room for the longest one. So the cache begins small, its sequences become
-longer and more numerous as requests need it, and a pool is what remains where the memory does not suffice for that.
+Attention is fastest if each sequence has its own cells, because in a pool it visits the cells of all sequences for each
+token. But then each sequence needs as many cells as the longest one. So the cache starts small and grows with the
+requests: first in the length and number of its sequences, and into a pool if the memory does not suffice.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from plumbline.engines.request import RequestState
 
 __all__ = ["CacheShape", "Shapes", "needed"]
 
-_FIRST = 4
-"""Requests that the cache is made for at first."""
-_FIRST_LENGTH = 1024
-"""Tokens of each."""
-_ROOM = 256
-"""Tokens of growth that a sequence has, or a quarter of its tokens, unless its request ends before."""
-_KEPT = 2
-"""Sequences for each request that runs, if there is room: half of them hold what finished requests have computed."""
-_ENOUGH = 8
-"""Requests that run at a time, with which sequences of their own are better than a pool that holds more requests."""
+_START_REQUESTS = 4
+"""Requests that the first cache has room for."""
+_START_LENGTH = 1024
+"""Tokens of each of them."""
+_GROWTH = 256
+"""Tokens that a sequence may grow by before the shape changes; a quarter of its tokens if that is more."""
+_SEQUENCES_PER_REQUEST = 2
+"""Sequences for each running request, if there is room: half of them keep the prefixes of finished requests."""
+_MIN_WITHOUT_POOL = 8
+"""So many running requests are faster with own cells than more requests in a pool."""
 
 
 class CacheShape(NamedTuple):
@@ -69,38 +69,40 @@ class Shapes:
     ) -> None:
         self.num_cells = num_cells
         self._longest = max_model_len
-        self._most = min(max_sequences, _KEPT * max_running)
+        self._most = min(max_sequences, _SEQUENCES_PER_REQUEST * max_running)
         self._streams = streams
         self._step = step
 
     def first(self) -> CacheShape:
         """Return the shape of a cache that has no request yet."""
-        return self._choose(_FIRST, min(_FIRST_LENGTH, self._longest))
+        return self._choose(_START_REQUESTS, min(_START_LENGTH, self._longest))
 
     def choose(self, states: Collection[RequestState]) -> CacheShape:
         """Return the shape for requests that run and wait; in a large cache it has room for twice as many."""
-        return self._choose(max(_FIRST, len(states)), max(map(needed, states)))
+        return self._choose(max(_START_REQUESTS, len(states)), max(map(needed, states)))
 
     def _choose(self, count: int, length: int) -> CacheShape:
         count = min(count, self._most)
         exact = self._padded(length)
-        # Twice the length at each step, so that long answers seldom change the shape, but only where there is room.
-        for cells, least in ((self._doubled(exact), count), (exact, min(count, _ENOUGH))):
+        wanted = _SEQUENCES_PER_REQUEST * (1 << (count - 1).bit_length())
+        # Prefer a length rounded up to a power of two, so that long answers seldom change the shape. If not all
+        # requests fit with it, take the exact length and fewer requests at a time.
+        for cells, least in ((self._doubled(exact), count), (exact, min(count, _MIN_WITHOUT_POOL))):
             most = min(self.num_cells // cells, self._most)
             if self._streams and most >= least:
-                wanted = _KEPT * (1 << (count - 1).bit_length())
                 return CacheShape(min(most, wanted), cells, streams=True)
         pool = min(max(self._longest, self.num_cells), self._longest * self._most)
         return CacheShape(self._most, pool, streams=False)
 
     def _padded(self, length: int) -> int:
-        """Return the cells that llama.cpp takes for a sequence."""
+        """Return the length rounded up to the cells that llama.cpp allocates."""
         return -(-length // self._step) * self._step
 
     def _doubled(self, length: int) -> int:
+        """Return the length rounded up to a power of two steps, at most that of the longest sequence."""
         return min(self._step << (-(-length // self._step) - 1).bit_length(), self._padded(self._longest))
 
 
 def needed(state: RequestState) -> int:
-    """Return the cells that a request needs for a while."""
-    return min(state.max_len, state.num_tokens + max(_ROOM, state.num_tokens // 4))
+    """Return the cells that a request needs now, with room to grow."""
+    return min(state.max_len, state.num_tokens + max(_GROWTH, state.num_tokens // 4))

@@ -119,15 +119,9 @@ class Rounds:
             Exception: what `generate` raises.
         """
         async with self._caller.sessions() as sessions:
-            listed = dict(self._remote.listed)
-            async with aclosing(self._list(sessions, listed)) as events:
+            async with aclosing(self._before_rounds(sessions)) as events:
                 async for event in events:
                     yield event
-            self._offer(listed)
-            for call in self._remote.approved:
-                async with aclosing(self._approved(call, sessions)) as events:
-                    async for event in events:
-                        yield event
             while True:
                 try:
                     source = await self._generate(self._next_turn())
@@ -136,36 +130,53 @@ class Rounds:
                         raise error.__cause__ or error from None
                     yield Finish("length", self._usage, undeclared_tools=self._undeclared)
                     return
-                one = _Round(may_call=self._left > 0)
-                async with aclosing(source), aclosing(self._round(one, source, sessions)) as events:
+                current = _Round(may_call=self._left > 0)
+                async with aclosing(source), aclosing(self._round(current, source, sessions)) as events:
                     async for event in events:
                         yield event
-                finish = one.finish
-                self._usage = _sum(self._usage, finish.usage)
-                self._undeclared = tuple(dict.fromkeys((*self._undeclared, *finish.undeclared_tools)))
-                goes_on = (
-                    one.calls and not one.waits and finish.reason != "length" and finish.stop_match is None
-                )
-                if goes_on and not self._tokens_left():
-                    goes_on, finish = False, msgspec.structs.replace(finish, reason="length")
-                if not goes_on:
-                    yield msgspec.structs.replace(
-                        finish, usage=self._usage, undeclared_tools=self._undeclared
-                    )
+                if (finish := self._finish_after(current)) is not None:
+                    yield finish
                     return
                 self._messages.end_text()
                 yield MessageEnd()
 
+    async def _before_rounds(self, sessions: RemoteSessions) -> AsyncGenerator[OutputEvent, None]:
+        """List the tools that are not known yet, and make the calls that the client has approved."""
+        listed = dict(self._remote.listed)
+        async with aclosing(self._list(sessions, listed)) as events:
+            async for event in events:
+                yield event
+        self._offer(listed)
+        for call in self._remote.approved:
+            async with aclosing(self._approved(call, sessions)) as events:
+                async for event in events:
+                    yield event
+
+    def _finish_after(self, current: _Round) -> Finish | None:
+        """Add the usage of a round, and return the answer's `Finish`, or None if another round follows."""
+        finish = current.finish
+        self._usage = _sum(self._usage, finish.usage)
+        self._undeclared = tuple(dict.fromkeys((*self._undeclared, *finish.undeclared_tools)))
+        is_whole = finish.reason != "length" and finish.stop_match is None
+        if current.has_calls and not current.needs_client and is_whole:
+            if self._tokens_left():
+                return None
+            finish = msgspec.structs.replace(finish, reason="length")
+        return msgspec.structs.replace(finish, usage=self._usage, undeclared_tools=self._undeclared)
+
     def _offer(self, listed: Mapping[str, tuple[RemoteTool, ...]]) -> None:
-        """Offer the tools that are listed, but for those with the name of a function of the request."""
+        """Offer the listed tools to the model, except those that have the name of a function of the request."""
         own = {tool.name for tool in self._prompt.tools}
-        found = offered_tools(self._remote, listed)
-        self._offered = {name: tool for name, tool in found.items() if name not in own}
+        offered = offered_tools(self._remote, listed)
+        self._offered = {name: tool for name, tool in offered.items() if name not in own}
 
     async def _list(
         self, sessions: RemoteSessions, listed: dict[str, tuple[RemoteTool, ...]]
     ) -> AsyncGenerator[OutputEvent, None]:
-        """List the tools that are not in the context: of all servers at once, one after the other in the answer."""
+        """List the tools of servers whose lists are not in the context.
+
+        All servers are asked at once; their lists come one after the other in the answer.
+        """
         missing = [server for server in self._remote.servers if server.label not in listed]
         tasks = [asyncio.ensure_future(sessions.tools(server)) for server in missing]
         own = {tool.name for tool in self._prompt.tools}
@@ -212,51 +223,52 @@ class Rounds:
         yield RemoteCallEnd(result.output, result.error)
 
     async def _round(
-        self, one: _Round, source: AsyncGenerator[OutputEvent, None], sessions: RemoteSessions
+        self, current: _Round, source: AsyncGenerator[OutputEvent, None], sessions: RemoteSessions
     ) -> AsyncGenerator[OutputEvent, None]:
-        """Yield the events of one round, with calls of remote tools made; its `Finish` is kept in `one`."""
+        """Yield the events of one round and make its calls of remote tools; `current` keeps its `Finish`."""
         async for event in source:
-            if one.broken is not None and not (isinstance(event, Finish) and event.reason == "length"):
-                yield self._end(one.broken, RemoteResult(error=_BROKE_OFF))
-                one.broken = None
+            if current.broken is not None and not (isinstance(event, Finish) and event.reason == "length"):
+                yield self._end(current.broken, RemoteResult(error=_BROKE_OFF))
+                current.broken = None
             match event:
                 case Finish():
-                    one.finish = event
+                    current.finish = event
                 case ToolCallStart() if event.name in self._offered:
-                    one.call = self._begin(event)
-                    if one.call.mode == "run":
-                        yield RemoteCallStart(one.call.server.label, one.call.tool.name)
-                case ToolCallDelta() if one.call is not None:
-                    one.call.fragments.append(event.arguments)
-                    if one.call.mode == "run":
+                    current.call = self._begin(event)
+                    if current.call.mode == "run":
+                        yield RemoteCallStart(current.call.server.label, current.call.tool.name)
+                case ToolCallDelta() if current.call is not None:
+                    current.call.fragments.append(event.arguments)
+                    if current.call.mode == "run":
                         yield event
-                case ToolCallEnd() if one.call is not None:
-                    if one.call.mode == "run":
+                case ToolCallEnd() if current.call is not None:
+                    if current.call.mode == "run":
                         yield event
-                    ended = await self._end_call(one, one.call, event.complete, sessions)
+                    ended = await self._end_call(current, current.call, event.complete, sessions)
                     if ended is not None:
                         yield ended
                 case _:
-                    one.waits = one.waits or isinstance(event, ToolCallStart)
+                    current.needs_client = current.needs_client or isinstance(event, ToolCallStart)
                     self._messages.add(event)
                     yield event
 
     async def _end_call(
-        self, one: _Round, call: _Call, complete: bool, sessions: RemoteSessions
+        self, current: _Round, call: _Call, complete: bool, sessions: RemoteSessions
     ) -> OutputEvent | None:
-        """Make a call whose arguments have ended, or ask for it; returns the event that this leads to."""
-        one.call = None
+        """Make a call whose arguments are whole, or ask for approval; return the event of that, if there is one."""
+        current.call = None
         if call.mode == "ask" and complete:
-            one.waits = True
+            current.needs_client = True
             return ApprovalNeeded(call.server.label, call.tool.name, call.arguments)
-        if call.mode != "run":  # It is left out, and the model has another round, but not for ever.
-            one.calls = self._left > 0 or one.may_call
+        if call.mode != "run":
+            # The answer does not show this call, and the model has another round; the limit ends the rounds.
+            current.has_calls = self._left > 0 or current.may_call
             self._left = max(0, self._left - 1)
             return None
-        one.calls = True
+        current.has_calls = True
         if complete:
             return self._end(call, await self._call(sessions, call.server, call.tool.name, call.arguments))
-        one.broken = call
+        current.broken = call
         return None
 
     async def _call(
@@ -305,7 +317,7 @@ class Rounds:
         prompt = msgspec.structs.replace(prompt, messages=tuple(self._messages.all))
         choice = choice_among(self._turn.tool_choice, prompt.tools, self._offered)
         if self._any_calls and choice.mode == "required":
-            # It was followed; it must not be followed for ever.
+            # A required call was made. Required again in each round, the answer would never end.
             choice = msgspec.structs.replace(choice, mode="auto")
         if self._left < 1:
             choice = _without_remote(choice, self._prompt.tools)
@@ -347,10 +359,10 @@ class _Round(msgspec.Struct):
     """The call that the model is writing."""
     broken: _Call | None = None
     """A call that broke off, until it is known whether the token limit cut it."""
-    calls: bool = False
-    """Whether the model asked for a call that was made, or left out."""
-    waits: bool = False
-    """Whether the client has to act before the model can go on."""
+    has_calls: bool = False
+    """Whether the model called a remote tool; the call was made, or left out at the limit."""
+    needs_client: bool = False
+    """Whether the client must act before the model can continue: run its own tool, or approve a call."""
 
 
 def _without_remote(choice: ToolChoice, own: Sequence[Tool]) -> ToolChoice:

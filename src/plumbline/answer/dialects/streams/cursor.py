@@ -254,6 +254,7 @@ class Cursor:
                 self.pos += len(marker or "")
                 return marker
             if self.closed:
+                # The token limit may have cut a marker here; what begins like a word is taken for text.
                 rest = self.text[self.pos :]
                 self.pos += 0 if rest[:1].isalnum() else len(rest)
                 return None

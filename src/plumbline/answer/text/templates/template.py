@@ -48,7 +48,7 @@ class TemplateError(ValueError):
 
 
 class TemplateSpec(NamedTuple):
-    """What a `ChatTemplate` is made of; see there."""
+    """The arguments of a `ChatTemplate` as values that a worker process can receive; see its constructor."""
 
     source: str
     tool_source: str
@@ -57,7 +57,10 @@ class TemplateSpec(NamedTuple):
 
 
 class TemplateFacts(msgspec.Struct, frozen=True):
-    """What the syntax trees of a template say; of conversations without tools, and of those with tools."""
+    """Facts from the syntax trees of a template.
+
+    Each pair has the value for conversations without tools first, and the one for conversations with tools second.
+    """
 
     formats: tuple[ContentFormat, ContentFormat]
     variables: tuple[frozenset[str], frozenset[str]]
@@ -92,9 +95,9 @@ class ChatTemplate:
 
     Attributes:
         source: the source of the template for conversations without tools.
-        spec: what this object is made of.
-        facts: what the sources say.
-        is_trusted: whether it may be parsed and render in the process of a server.
+        spec: the arguments of the constructor, for a worker process.
+        facts: the content format and the variables of the sources.
+        is_trusted: whether the server may parse and render the template in its own process.
         tool_source: the source for conversations with tools; the same unless the model has two.
 
     Raises:
@@ -145,11 +148,11 @@ class ChatTemplate:
 
         Args:
             folder: the folder, with the templates that `named_templates` finds.
-            bos_token: as for the constructor, as well as `eos_token` and `content_format`.
-            eos_token: see there.
+            bos_token: as for the constructor.
+            eos_token: as for the constructor.
             source: the source of a template that replaces all templates of the folder.
-            content_format: see there.
-            read: see there.
+            content_format: as for the constructor.
+            read: as for the constructor.
 
         Raises:
             TemplateError: a template is not valid, or no named template is called `default`.
@@ -316,40 +319,42 @@ def _up_to(rendered: str, end: str, text: str) -> str:
 def named_templates(folder: Path) -> dict[str, str]:
     """Return the sources of a model folder's templates by name; empty if it has none.
 
-    They are `chat_template.jinja`, which is named `default`, and `additional_chat_templates/NAME.jinja`, or the entry
-    of `tokenizer_config.json`, which is one template or a list of named ones. As in transformers, a file overrides the
-    configuration, and `chat_template.json`, that of the processor of a model with images, overrides both. Where it has
-    no place for tools, the other one is taken for them, as in vLLM: Qwen2.5-VL has one for images and one for tools.
+    As in transformers, the later of these override the earlier:
+
+    1. `chat_template` of `tokenizer_config.json`: one template, or a list of named ones.
+    2. `chat_template.jinja`, named `default`, and `additional_chat_templates/NAME.jinja`.
+    3. `chat_template.json`, the template of the processor of a vision-language model. If it does not render tools, the
+       one above renders conversations with tools, as in vLLM: Qwen2.5-VL has one for images and one for tools.
 
     Raises:
         TemplateError: `chat_template.json` has no template.
     """
     entry = _tokenizer_config(folder).get("chat_template")
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     if isinstance(entry, str):
-        found["default"] = entry
+        sources["default"] = entry
     elif isinstance(entry, list):
-        found = {named["name"]: named["template"] for named in entry}
+        sources = {named["name"]: named["template"] for named in entry}
     elif isinstance(entry, Mapping):
-        found = dict(entry)
+        sources = dict(entry)
     main = folder / "chat_template.jinja"
     if main.is_file():
-        found = {"default": main.read_text("utf-8")}
+        sources = {"default": main.read_text("utf-8")}
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[path.stem] = path.read_text("utf-8")
-    return _of_processor(folder, found)
+        sources[path.stem] = path.read_text("utf-8")
+    return _with_processor_template(folder, sources)
 
 
-def _of_processor(folder: Path, found: dict[str, str]) -> dict[str, str]:
-    """Return the templates of a folder with those of its tokenizer."""
+def _with_processor_template(folder: Path, of_tokenizer: dict[str, str]) -> dict[str, str]:
+    """Return the templates of the tokenizer, overridden by `chat_template.json` if the folder has that."""
     path = folder / "chat_template.json"
     if not path.is_file():
-        return found
+        return of_tokenizer
     entry = json.loads(path.read_text("utf-8"))
     source = entry.get("chat_template") if isinstance(entry, Mapping) else None
     if not isinstance(source, str):
         raise TemplateError("chat_template.json has no 'chat_template', a text.")
-    tools = found.get("tool_use", found.get("default"))
+    tools = of_tokenizer.get("tool_use", of_tokenizer.get("default"))
     return (
         {"default": source} if tools is None or "tools" in source else {"default": source, "tool_use": tools}
     )
@@ -357,5 +362,5 @@ def _of_processor(folder: Path, found: dict[str, str]) -> dict[str, str]:
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return found
+    config: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return config

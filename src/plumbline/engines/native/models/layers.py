@@ -1,4 +1,4 @@
-"""Hold a layer as the loop takes it, and allocate its cache."""
+"""Define a layer as the transformer loop runs it, and allocate its cache."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from plumbline.engines.native.models.weights import (
 )
 from plumbline_kernels.delta import DeltaShape
 
-__all__ = ["Apart", "MixerWeights", "PreparedLayer", "allocate", "delta_heads"]
+__all__ = ["ExpertNorms", "MixerWeights", "PreparedLayer", "allocate", "delta_heads"]
 
 MixerWeights = AttentionWeights | LatentWeights | DeltaWeights | ShortConvWeights | SelectiveWeights
 
 
-class Apart(NamedTuple):
-    """The norms of experts that read the residual stream."""
+class ExpertNorms(NamedTuple):
+    """The norms of experts that read the residual stream directly, next to a dense block (Gemma 4)."""
 
     router: PreparedNorm
     before: PreparedNorm
@@ -46,19 +46,20 @@ class Apart(NamedTuple):
 
 
 class PreparedLayer(NamedTuple):
-    """A layer, as its operations take it."""
+    """The weights and norms of a layer, prepared for the operations of one device."""
 
     mixer: MixerWeights
     feed_forward: DenseWeights | ExpertsWeights | None
     heads: Heads | None
-    """The attention over the cache; what keeps a state of one size has none."""
+    """Attention over the KV cache; None for mixers with a state of fixed size."""
     latent: LatentHeads | None
     delta: DeltaHeads | None
     q_a_norm: PreparedNorm | None
     after_mixer: PreparedNorm | None
     is_parallel: bool
-    apart: Apart | None
+    expert_norms: ExpertNorms | None
     token: TokenGateWeights | None
+    """Adds the per-layer embedding of each token (Gemma 4)."""
     after_token: PreparedNorm | None
     before_feed_forward: PreparedNorm | None
     after_feed_forward: PreparedNorm | None
@@ -66,9 +67,9 @@ class PreparedLayer(NamedTuple):
     mixer_scale: float
     """The factor on the mixer's result in the residual stream."""
     keeps_input: bool
-    """Whether the next layer reads what this one read."""
+    """Whether the next layer reads the input of this one again."""
     following: PreparedNorm | None
-    """The first norm of the next layer, None if it has none; after the last one the norm of the output."""
+    """The first norm of the next layer, if it has one; for the last layer the norm of the output."""
 
 
 def allocate(
@@ -80,12 +81,13 @@ def allocate(
     *,
     num_states: int,
 ) -> list[KVCache]:
-    """Make the cache of each layer; see `Transformer.allocate_kv`."""
+    """Allocate the cache of each layer; see `Transformer.allocate_kv`."""
 
     def zeros(*size: int, kind: torch.dtype = dtype) -> Tensor:
         return _zeros(size, kind, device)
 
-    def pair(layer: PreparedLayer, before: list[KVCache]) -> KVCache:
+    def cache_of(layer: PreparedLayer, before: list[KVCache]) -> KVCache:
+        """Return keys and values, or the two states of a mixer that has no KV cache."""
         if layer.delta is not None:
             net = layer.delta.net
             return (
@@ -106,18 +108,18 @@ def allocate(
             return before[shape.keys_of]
         size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
         keys = zeros(*size)
-        # Of latents, the keys are values, too.
+        # Latent attention uses its keys as values.
         return keys, zeros(*size) if layer.latent is None else keys
 
     caches: list[KVCache] = []
     for layer in layers:
-        caches.append(pair(layer, caches))
+        caches.append(cache_of(layer, caches))
     return caches
 
 
-def delta_heads(shape: Mixer, found: MixerWeights) -> DeltaHeads | None:
-    """Return a delta net as its operations take it; None for other mixers."""
-    if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
+def delta_heads(shape: Mixer, weights: MixerWeights) -> DeltaHeads | None:
+    """Return the shape and weights of a delta net for its operations; None for other mixers."""
+    if not (isinstance(shape, DeltaNet) and isinstance(weights, DeltaWeights)):
         return None
     return DeltaHeads(
         shape,
@@ -129,14 +131,15 @@ def delta_heads(shape: Mixer, found: MixerWeights) -> DeltaHeads | None:
             corrects=not shape.state_space,
             tiled=shape.tiled,
         ),
-        found,
+        weights,
     )
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start.
+    """Return a tensor of zeros; on a CPU, memory pages that the system provides when they are first used.
 
-    They are mapped: `calloc` takes up to 32 MB at a time from what loading has freed, and clears it.
+    So a large cache does not delay the start. `torch.zeros` would delay it: `calloc` reuses up to 32 MB at a time of
+    memory that the loader has freed, and clears it.
     """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)

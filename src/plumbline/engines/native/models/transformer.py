@@ -36,7 +36,13 @@ from plumbline.engines.native.models.description import (
     Norm,
     Rope,
 )
-from plumbline.engines.native.models.layers import Apart, MixerWeights, PreparedLayer, allocate, delta_heads
+from plumbline.engines.native.models.layers import (
+    ExpertNorms,
+    MixerWeights,
+    PreparedLayer,
+    allocate,
+    delta_heads,
+)
 from plumbline.engines.native.models.operations.eager import eager_backend
 from plumbline.engines.native.models.operations.interface import (
     Backend,
@@ -147,7 +153,7 @@ class Transformer:
             q_a_norm=self._q_a_norm(layer.mixer, found.mixer),
             after_mixer=self._norm(found.after_mixer),
             is_parallel=layer.norms in ("parallel", "parallel_two"),
-            apart=self._apart(found.feed_forward),
+            expert_norms=self._expert_norms(found.feed_forward),
             token=found.token,
             after_token=None if found.token is None else self._norm(found.token.after),
             before_feed_forward=self._norm(found.before_feed_forward),
@@ -164,12 +170,12 @@ class Transformer:
     def _prepared(self, found: NormWeights) -> PreparedNorm:
         return self._backend.norm(self.description.norm, found.weight, found.bias)
 
-    def _apart(self, found: DenseWeights | ExpertsWeights | None) -> Apart | None:
-        if not isinstance(found, ExpertsWeights) or found.apart is None:
+    def _expert_norms(self, found: DenseWeights | ExpertsWeights | None) -> ExpertNorms | None:
+        if not isinstance(found, ExpertsWeights) or found.norms is None:
             return None
-        norms = found.apart
+        norms = found.norms
         each = (norms.router, norms.before, norms.after, norms.after_shared)
-        return Apart(*(self._prepared(norm) for norm in each))
+        return ExpertNorms(*(self._prepared(norm) for norm in each))
 
     def _table(self, rope: Rope, width: int) -> RopeTable:
         """Return the rotary table, which equal layers share."""
@@ -292,7 +298,7 @@ class Transformer:
                 if layer.before_feed_forward is not None:
                     x = operations.norm(residual, layer.before_feed_forward)
                 residual = operations.add(mixed, residual, layer.mixer_scale, 1.0)
-            fed = self._feed_forward(operations, x, residual, layer.feed_forward, layer.apart)
+            fed = self._feed_forward(operations, x, residual, layer.feed_forward, layer.expert_norms)
             if layer.after_feed_forward is not None:
                 fed = operations.norm(fed, layer.after_feed_forward)
             if layer.token is not None and layer.after_token is not None:
@@ -356,7 +362,7 @@ class Transformer:
         x: Tensor,
         residual: Tensor,
         weights: DenseWeights | ExpertsWeights,
-        norms: Apart | None,
+        norms: ExpertNorms | None,
     ) -> Tensor:
         if isinstance(weights, DenseWeights):
             return self._dense(operations, x, weights)

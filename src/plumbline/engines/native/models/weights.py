@@ -14,10 +14,10 @@ from plumbline_kernels.experts import Routing
 from plumbline_kernels.narrow import NarrowWeight
 
 __all__ = [
-    "ApartNorms",
     "AttentionWeights",
     "DeltaWeights",
     "DenseWeights",
+    "ExpertNormWeights",
     "ExpertsWeights",
     "LatentWeights",
     "LayerWeights",
@@ -152,7 +152,7 @@ class Stack:
 
 
 @dataclass(slots=True)
-class ApartNorms:
+class ExpertNormWeights:
     """The norms of experts that read the residual stream, and those of the results of a block."""
 
     router: NormWeights
@@ -199,7 +199,7 @@ class ExpertsWeights:
     """fp32 [D]."""
     factors: Tensor | None = None
     """fp32 [E], on the weights of tokens."""
-    apart: ApartNorms | None = None
+    norms: ExpertNormWeights | None = None
     shared_scale: float = 1.0
 
 

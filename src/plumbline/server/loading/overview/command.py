@@ -35,7 +35,7 @@ class ListCommand(Command, frozen=True, kw_only=True):
 
     def run(self, out: Console) -> int:
         """Print the list."""
-        from plumbline.server.loading.overview.found import found
+        from plumbline.server.loading.overview.available import available_models
         from plumbline.server.loading.overview.page import page
         from plumbline.server.loading.overview.supported import overview
 
@@ -45,5 +45,5 @@ class ListCommand(Command, frozen=True, kw_only=True):
             print(page().rstrip("\n") if self.markdown else overview())
             return 0
         key = os.environ.get("OPENAI_API_KEY") if self.api_key is None else self.api_key
-        print(found(self.url, key))
+        print(available_models(self.url, key))
         return 0

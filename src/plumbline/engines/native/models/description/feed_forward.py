@@ -84,7 +84,7 @@ class Experts:
     """Whether the shared experts' result is multiplied by the sigmoid of a projection of the input."""
     shared_scale: float = 1.0
     """A factor on the shared experts' result."""
-    apart: bool = False
+    has_norms: bool = False
     """Whether router and experts read the residual stream by norms of their own, and results have norms (Gemma 4)."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from plumbline.engines.native.models.description import LayerDescription, Rope, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 
-__all__ = ["context_length", "read_axes", "read_rope", "read_ropes", "rope_parameters", "rope_theta"]
+__all__ = ["context_length", "read_mrope_axes", "read_rope", "read_ropes", "rope_parameters", "rope_theta"]
 
 _FACTORS = frozenset({"factor", "original_max_position_embeddings", "attention_factor"})
 _FIELDS = {
@@ -46,18 +46,19 @@ _POSITIVE = (
 )
 
 _MOST_PAIRS = 512
-"""Pairs of a head with an axis each."""
+"""Rotated pairs of a head that M-RoPE may assign to axes."""
 
 
 def rope_parameters(fields: Fields) -> dict[str, Any]:
-    """Return `rope_parameters`, or `rope_scaling` of earlier configs, which wins where both are, as in transformers.
+    """Return `rope_parameters`, or `rope_scaling` of earlier configs.
 
-    Instructions for long contexts say to add `rope_scaling`, and newer configs have `rope_parameters` already. Their
-    base holds for the scaling too, unless it has its own.
+    If a config has both, `rope_scaling` wins, as in transformers: model cards ask users to add it for long contexts,
+    also to configs that have `rope_parameters`. Base and rotated part are then still those of `rope_parameters`, unless
+    the scaling has its own.
     """
-    found, scaling = dict(fields.get("rope_parameters", {})), dict(fields.get("rope_scaling", {}))
-    kept = ("rope_theta", "partial_rotary_factor") if scaling else found
-    return {name: found[name] for name in kept if name in found} | scaling
+    parameters, scaling = dict(fields.get("rope_parameters", {})), dict(fields.get("rope_scaling", {}))
+    kept = ("rope_theta", "partial_rotary_factor") if scaling else parameters
+    return {name: parameters[name] for name in kept if name in parameters} | scaling
 
 
 def rope_theta(fields: Fields, default: float = 10000.0) -> float:
@@ -81,8 +82,8 @@ def read_rope(
         fields: of the config.
         theta: the base where the config has none.
         parameters: those of `rope_parameters` or of a part of it; None reads them.
-        part: how much of a head is rotated where the config does not say so; None for families that rotate whole heads.
-        interleaved: of the family.
+        part: the default of `partial_rotary_factor`; None for families that always rotate whole heads.
+        interleaved: whether the family rotates neighbouring numbers, see `Rope`.
         further: fields of the parameters that the family has besides those of the type.
         axes: see `Rope.axes`.
 
@@ -111,36 +112,40 @@ def read_rope(
     return Rope(theta=theta, kind=kind, part=rotated, interleaved=interleaved, axes=axes, **scaling)
 
 
-def read_axes(
+def read_mrope_axes(
     parameters: dict[str, Any], sections: tuple[int, int, int], pairs: int, *, alternate: bool
 ) -> tuple[int, ...]:
-    """Take how pairs rotate by three axes out of the parameters of a rotary embedding; returns `Rope.axes`.
+    """Read the multimodal rotary embedding (M-RoPE), which rotates each pair by time, height or width.
 
     Args:
-        parameters: loses what is read here.
-        sections: how many pairs each axis has where `mrope_section` does not say it.
-        pairs: of a head that are rotated.
-        alternate: whether the pairs of the axes alternate, as far as there are some, or are three blocks.
+        parameters: of the rotary embedding; the fields that are read are removed.
+        sections: the default of `mrope_section`: pairs that rotate by time, by height and by width.
+        pairs: rotated pairs of a head.
+        alternate: whether the axes alternate from pair to pair (Qwen3-VL), or have a block of pairs each (Qwen2-VL).
+
+    Returns:
+        The axis of each pair, for `Rope.axes`.
 
     Raises:
-        UnsupportedModelError: the pairs of the axes are not those of the head, or are arranged otherwise.
+        UnsupportedModelError: the sections do not fit the head, or the family arranges them differently.
     """
     if parameters.get("rope_type", parameters.get("type")) == "mrope":
         parameters |= {"rope_type": "default"}
-    found = parameters.pop("mrope_section", None) or sections
+    counts = parameters.pop("mrope_section", None) or sections
     if parameters.pop("mrope_interleaved", None) not in (None, alternate):
         raise UnsupportedModelError(f"mrope_interleaved must be {str(alternate).lower()} for this model_type")
-    if len(found) != 3 or any(type(count) is not int or count < 0 for count in found):
-        raise UnsupportedModelError(f"mrope_section must have three numbers, not {found!r:.{MOST_SHOWN}}")
+    if len(counts) != 3 or any(type(count) is not int or count < 0 for count in counts):
+        raise UnsupportedModelError(f"mrope_section must have three numbers, not {counts!r:.{MOST_SHOWN}}")
     if pairs > _MOST_PAIRS:
         raise UnsupportedModelError(f"heads with {pairs} rotated pairs are not supported ({_MOST_PAIRS} are)")
     if alternate:
-        return tuple(pair % 3 if pair < 3 * found[pair % 3] else 0 for pair in range(pairs))
-    if sum(found) != pairs:
+        # An axis that has used up its pairs leaves the rest to time.
+        return tuple(pair % 3 if pair < 3 * counts[pair % 3] else 0 for pair in range(pairs))
+    if sum(counts) != pairs:
         raise UnsupportedModelError(
-            f"mrope_section {found!r:.{MOST_SHOWN}} does not fit the {pairs} pairs of a head"
+            f"mrope_section {counts!r:.{MOST_SHOWN}} does not fit the {pairs} pairs of a head"
         )
-    return tuple(axis for axis, count in enumerate(found) for _ in range(count))
+    return tuple(axis for axis, count in enumerate(counts) for _ in range(count))
 
 
 def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str]) -> dict[str, Any]:

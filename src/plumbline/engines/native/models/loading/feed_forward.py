@@ -15,8 +15,8 @@ from plumbline.engines.native.models.loading.rounding import Rounding
 from plumbline.engines.native.models.loading.source import WeightSource
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import (
-    ApartNorms,
     DenseWeights,
+    ExpertNormWeights,
     ExpertsWeights,
     NormWeights,
     Stack,
@@ -83,9 +83,9 @@ def _experts(source: WeightSource, prefix: str, block: Experts, rounding: Roundi
     shared_gate = None
     if block.shared_gate:
         shared_gate = source.fetch(f"{prefix}{names.shared_gate}.weight", (hidden,), fp32)
-    apart = None
-    if block.apart:
-        apart = ApartNorms(
+    norms = None
+    if block.has_norms:
+        norms = ExpertNormWeights(
             router=NormWeights(source.fetch(prefix + names.router_scale, (hidden,), fp32) * hidden**-0.5),
             before=source.norm(prefix + names.before_experts),
             after=source.norm(prefix + names.after_experts),
@@ -131,7 +131,7 @@ def _experts(source: WeightSource, prefix: str, block: Experts, rounding: Roundi
         ),
         shared_gate=shared_gate,
         factors=source.fetch(prefix + names.router_factors, number, fp32) if router.by_expert else None,
-        apart=apart,
+        norms=norms,
         shared_scale=block.shared_scale,
     )
 

@@ -17,7 +17,7 @@ from plumbline.engines.native.models.families.parts import (
     stack,
     windows,
 )
-from plumbline.engines.native.models.families.rope_fields import read_axes, read_rope, rope_parameters
+from plumbline.engines.native.models.families.rope_fields import read_mrope_axes, read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 
 __all__ = ["FAMILIES", "qwen3_mixers", "qwen3_vl_rope", "qwen_windows"]
@@ -34,7 +34,7 @@ def _qwen2(fields: Fields) -> ModelDescription:
 def _qwen2_vl(fields: Fields) -> ModelDescription:
     fields.without_effect(_OF_IMAGES)
     parameters = rope_parameters(fields)
-    axes = read_axes(parameters, (16, 24, 24), heads(fields)["head_dim"] // 2, alternate=False)
+    axes = read_mrope_axes(parameters, (16, 24, 24), heads(fields)["head_dim"] // 2, alternate=False)
     return _with_biases(fields, read_rope(fields, 1e6, parameters=parameters, axes=axes), rms(fields, 1e-5))
 
 
@@ -61,7 +61,7 @@ def qwen3_vl_rope(fields: Fields, head_dim: int | None) -> Rope:
     fields.without_effect(_OF_IMAGES)
     parameters = rope_parameters(fields)
     pairs = heads(fields, head_dim)["head_dim"] // 2
-    axes = read_axes(parameters, (24, 20, 20), pairs, alternate=True)
+    axes = read_mrope_axes(parameters, (24, 20, 20), pairs, alternate=True)
     return read_rope(fields, 5e5, parameters=parameters, axes=axes)
 
 

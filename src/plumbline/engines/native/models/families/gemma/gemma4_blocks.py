@@ -65,7 +65,7 @@ def feed_forwards(fields: Fields, *, shares_keys: bool) -> tuple[Dense | Experts
         router=Router(top_k=top_k, by_expert=True),
         activation=dense.activation,
         shared=dense,
-        apart=True,
+        has_norms=True,
     )
     if is_wider and shares_keys:
         raise UnsupportedModelError("use_double_wide_mlp with experts is not supported")

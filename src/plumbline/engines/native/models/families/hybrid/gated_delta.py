@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumbline.engines.native.models.description import Attention, DeltaNet, HeadNorm, UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL, attention_bias, heads, layer_types
-from plumbline.engines.native.models.families.rope_fields import read_axes, read_rope, rope_parameters
+from plumbline.engines.native.models.families.rope_fields import read_mrope_axes, read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 
 __all__ = ["gated_delta_mixers"]
@@ -29,7 +29,7 @@ def gated_delta_mixers(
     axes: tuple[int, ...] = ()
     if turned:
         part = parameters.get("partial_rotary_factor") or fields.number("partial_rotary_factor", 0.25)
-        axes = read_axes(parameters, (11, 11, 10), int(shape["head_dim"] * part) // 2, alternate=True)
+        axes = read_mrope_axes(parameters, (11, 11, 10), int(shape["head_dim"] * part) // 2, alternate=True)
     attention = Attention(
         **shape,
         **attention_bias(fields),

@@ -1,4 +1,4 @@
-"""List the models that a server serves, and those on this machine that could be served."""
+"""List the models of a running server, and those in the cache of this machine."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from plumbline_conformance.console.sizes import size_text
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
-__all__ = ["found"]
+__all__ = ["available_models"]
 
 _TIMEOUT = 5.0
 """Seconds for a server to answer."""
+_HINTS = (
+    f"{MODEL_NAME} comes with the package and is served without a name.",
+    "plumbline list --supported lists what each engine runs.",
+)
 
 
-def found(url: str, api_key: str | None) -> str:
-    """Return the models of a server and of the hub's cache as text.
+def available_models(url: str, api_key: str | None) -> str:
+    """Return the text of `plumbline list`: the models of a server and of the hub's cache.
 
     Args:
         url: the base URL of the server, such as http://127.0.0.1:8000/v1.
         api_key: its key, if it has one.
     """
-    return "\n".join([*_served(url, api_key), "", *_cached(), "", *_more()])
+    return "\n".join([*_server_lines(url, api_key), "", *_cache_lines(), "", *_HINTS])
 
 
-def _served(url: str, api_key: str | None) -> Iterator[str]:
+def _server_lines(url: str, api_key: str | None) -> Iterator[str]:
+    """Yield the models of a server, or why there are none."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx2.get(f"{url.rstrip('/')}/models", headers=headers, timeout=_TIMEOUT, trust_env=False)
@@ -47,16 +52,16 @@ def _served(url: str, api_key: str | None) -> Iterator[str]:
     if answer.status_code in (401, 403):
         yield f"The server at {url} answered {answer.status_code}. Give its key with --api-key."
         return
-    models = _listed(answer)
+    models = _models_of(answer)
     if models is None:
         status = answer.status_code
         yield f"The server at {url} answered {status} without a list of models. URL must be the root of its API."
         return
     yield f"Served at {url}:"
-    yield from (f"  {_line(model)}" for model in models if isinstance(model, dict))
+    yield from (f"  {_model_line(model)}" for model in models if isinstance(model, dict))
 
 
-def _listed(answer: httpx2.Response) -> list[Any] | None:
+def _models_of(answer: httpx2.Response) -> list[Any] | None:
     """Return the models of an answer, or None if it has no list of them."""
     try:
         models = answer.json()["data"] if answer.is_success else None
@@ -65,7 +70,7 @@ def _listed(answer: httpx2.Response) -> list[Any] | None:
     return models if isinstance(models, list) else None
 
 
-def _line(model: dict[str, Any]) -> str:
+def _model_line(model: dict[str, Any]) -> str:
     """Return a model's id, and what servers add to OpenAI's fields: the context and whether it is loaded."""
     name = _printable(str(model.get("id")))
     length, status = model.get("max_model_len"), model.get("status")
@@ -77,11 +82,12 @@ def _line(model: dict[str, Any]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return text of a server without the codes that a terminal obeys."""
+    """Replace control characters in text of a server, which could change the terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _cached() -> Iterator[str]:
+def _cache_lines() -> Iterator[str]:
+    """Yield the models of the hub's cache: name, size, and the engine that runs it."""
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -91,7 +97,7 @@ def _cached() -> Iterator[str]:
         ]
     except CacheNotFound:
         repositories = []
-    rows = [row for each in sorted(repositories, key=lambda one: one.repo_id) for row in _rows(each)]
+    rows = [row for each in sorted(repositories, key=lambda one: one.repo_id) for row in _cache_rows(each)]
     rows += [
         (name, size, f"not finished: plumbline pull goes on, plumbline rm {name} removes it")
         for name, size in sorted(unfinished().items())
@@ -104,8 +110,8 @@ def _cached() -> Iterator[str]:
     yield from (f"  {name:{width}}  {size_text(size):>9}  {engine}" for name, size, engine in rows)
 
 
-def _rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
-    """Yield the name, the bytes and the engine of each model of a repository: of each GGUF file, or of its folder."""
+def _cache_rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
+    """Yield name, bytes and engine of each model of a repository: each GGUF file is one, or the folder."""
     files = {
         each.file_path.relative_to(revision.snapshot_path).as_posix(): each.size_on_disk
         for revision in repository.revisions
@@ -113,7 +119,7 @@ def _rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
     }
     if "config.json" in files:
         folders = [revision.snapshot_path for revision in repository.revisions]
-        yield repository.repo_id, repository.size_on_disk, _engine(folders)
+        yield repository.repo_id, repository.size_on_disk, _engine_of(folders)
         return
     sizes: dict[str, int] = {}
     for path, size in files.items():
@@ -124,8 +130,8 @@ def _rows(repository: CachedRepoInfo) -> Iterator[tuple[str, int, str]]:
     yield from named or [(repository.repo_id, repository.size_on_disk, "without a config.json")]
 
 
-def _engine(folders: list[Path]) -> str:
-    """Return which engine runs a model that is a folder, as far as its model_type says."""
+def _engine_of(folders: list[Path]) -> str:
+    """Return the engine of a model folder, judged by the `model_type` of its config."""
     for folder in folders:
         try:
             kind = json.loads((folder / "config.json").read_text("utf-8")).get("model_type")
@@ -134,8 +140,3 @@ def _engine(folders: list[Path]) -> str:
         ours = kind in FAMILIES or kind in WRAPPED
         return f"{kind}, {'our engine' if ours else 'vLLM or transformers'}"
     return "with a config.json that cannot be read"
-
-
-def _more() -> Iterator[str]:
-    yield f"{MODEL_NAME} comes with the package and is served without a name."
-    yield "plumbline list --supported lists what each engine runs."
