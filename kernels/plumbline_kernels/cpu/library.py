@@ -102,11 +102,6 @@ class Library:
         self._fast = bool(self._functions.plumbline_is_fast())
         self._panel = int(self._functions.plumbline_panel())
 
-    @property
-    def multiplies_pairs(self) -> bool:
-        """Whether the processor multiplies pairs of bf16 numbers (AVX512-BF16), and does not widen them first."""
-        return self._per_word[torch.bfloat16] == 2
-
     def supports(self, dtype: torch.dtype, head_dim: int, shared: int, widths: tuple[int, ...]) -> bool:
         """Return whether models of a shape run, and faster than with torch.
 

@@ -15,7 +15,6 @@ POSITIONS = (
     "bottom left", "bottom", "bottom right",
 )  # fmt: skip
 MOST_OBJECTS = 6
-MOST_BARS = 5
 LONGEST_TEXT = 6
 LEVELS = 10
 """Heights that bars have."""

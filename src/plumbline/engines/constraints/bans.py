@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from copy import copy
 from functools import lru_cache
 from itertools import accumulate
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import GrammarError, GrammarVocabulary, Matcher, num_words
+from plumbline.engines.constraints.wrapping import WrappingMatcher
 from plumbline.port.engine import SamplingParams
 
 __all__ = ["BanMatcher", "TokenTexts"]
@@ -66,8 +66,8 @@ class TokenTexts:
         return np.array(found, dtype=np.int64)
 
 
-class BanMatcher:
-    """The bans of one request; see `plumbline.engines.constraints.grammar.Matcher`.
+class BanMatcher(WrappingMatcher):
+    """The bans of one request.
 
     Args:
         sampling: has `bad_words`, `banned_strings` and `allowed_token_ids`.
@@ -83,11 +83,10 @@ class BanMatcher:
         texts: TokenTexts | None = None,
         inner: Matcher | None = None,
     ) -> None:
+        super().__init__(inner)
         self._sequences = sampling.bad_words
         self._texts = texts
-        self._inner = inner
         self._banned = sorted({text.encode().lower() for text in sampling.banned_strings})
-        self._taken: list[int] = []
         self._tail = b""
         """The end of the output, as much of it as may begin a banned text."""
         self._tail_size = max(map(len, self._banned), default=1) - 1
@@ -100,10 +99,7 @@ class BanMatcher:
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
         """Write what the inner matcher allows, without what would complete a ban."""
-        if self._inner is None:
-            row.fill(-1)
-        else:
-            self._inner.mask_into(row)
+        self._inner_mask_into(row)
         words = row.view(np.uint32)
         words &= self._allowed
         last = [s[-1] for s in self._sequences if self._follows(s)]
@@ -116,40 +112,15 @@ class BanMatcher:
 
     def accept(self, token_id: int) -> bool:
         """Advance by a token."""
-        self._taken.append(token_id)
         if self._texts is not None and self._tail_size:
             self._tail = (self._tail + self._texts.texts[token_id])[-self._tail_size :]
-        return self._inner is None or self._inner.accept(token_id)
+        return super().accept(token_id)
 
     def rollback(self, num_tokens: int) -> None:
         """Undo the last tokens."""
-        del self._taken[len(self._taken) - num_tokens :]
+        super().rollback(num_tokens)
         if self._texts is not None and self._tail_size:
             self._tail = b"".join(self._texts.texts[i] for i in self._taken)[-self._tail_size :]
-        if self._inner is not None:
-            self._inner.rollback(num_tokens)
-
-    def copy(self) -> BanMatcher:
-        """Return a matcher in the same state."""
-        found = copy(self)
-        found._taken = self._taken.copy()
-        found._inner = None if self._inner is None else self._inner.copy()
-        return found
-
-    @property
-    def may_be_slow(self) -> bool:
-        """Whether the next mask of the inner matcher may take long."""
-        return self._inner is not None and self._inner.may_be_slow
-
-    def prepare(self) -> None:
-        """Compute the next mask of the inner matcher."""
-        if self._inner is not None:
-            self._inner.prepare()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the inner matcher is complete."""
-        return self._inner is not None and self._inner.is_done
 
     def _follows(self, sequence: Sequence[int]) -> bool:
         """Whether the output ends with all but the last token of the sequence."""

@@ -48,7 +48,7 @@ _FREE_SECONDS = 0.001
 _MOST_SECONDS = 2.0
 """CPU time of all masks and tokens of an answer beyond `_FREE_SECONDS` each."""
 _SLOW_SECONDS = 0.001
-"""CPU time of a mask or token after which the next mask counts as slow, too: they grow with the text."""
+"""CPU time of a mask or token after which the next mask also counts as slow: they grow with the text."""
 
 
 class GrammarError(Exception):

@@ -6,19 +6,18 @@ budget is a matcher, as grammars are, and wraps the grammar of the answer if it 
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.constraints.wrapping import WrappingMatcher
 from plumbline.port.engine import ThinkingBudget
 
 __all__ = ["ThinkingBudgetMatcher"]
 
 
-class ThinkingBudgetMatcher:
-    """The thinking of one answer so far; see `plumbline.engines.constraints.grammar.Matcher`.
+class ThinkingBudgetMatcher(WrappingMatcher):
+    """The thinking of one answer so far.
 
     Args:
         limit: the budget and the token sequences around thoughts.
@@ -26,9 +25,8 @@ class ThinkingBudgetMatcher:
     """
 
     def __init__(self, limit: ThinkingBudget, inner: Matcher | None = None) -> None:
+        super().__init__(inner)
         self._limit = limit
-        self._inner = inner
-        self._taken: list[int] = []
         self._start: int | None = 0 if limit.inside else None
         """The number of tokens taken when the current thought began; None outside thoughts."""
         self._place: int | None = 0
@@ -42,49 +40,24 @@ class ThinkingBudgetMatcher:
         if forced is not None:
             row.fill(0)
             row.view(np.uint32)[forced // 32] = np.uint32(1 << forced % 32)
-        elif self._inner is not None:
-            self._inner.mask_into(row)
         else:
-            row.fill(-1)
+            self._inner_mask_into(row)
 
     def accept(self, token_id: int) -> bool:
         """Advance by a token."""
-        self._taken.append(token_id)
+        is_accepted = super().accept(token_id)
         self._move()
-        return self._inner is None or self._inner.accept(token_id)
+        return is_accepted
 
     def rollback(self, num_tokens: int) -> None:
         """Undo the last tokens."""
-        taken = self._taken[: len(self._taken) - num_tokens]
-        self._taken, self._spent, self._place = [], 0, 0
+        super().rollback(num_tokens)
+        taken, self._taken = self._taken, []
+        self._spent = self._place = 0
         self._start = 0 if self._limit.inside else None
         for token_id in taken:
             self._taken.append(token_id)
             self._move()
-        if self._inner is not None:
-            self._inner.rollback(num_tokens)
-
-    def copy(self) -> ThinkingBudgetMatcher:
-        """Return a matcher in the same state."""
-        found = copy(self)
-        found._taken = self._taken.copy()
-        found._inner = None if self._inner is None else self._inner.copy()
-        return found
-
-    @property
-    def may_be_slow(self) -> bool:
-        """Whether the next mask of the inner matcher may take long."""
-        return self._inner is not None and self._inner.may_be_slow
-
-    def prepare(self) -> None:
-        """Compute the next mask of the inner matcher."""
-        if self._inner is not None:
-            self._inner.prepare()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the grammar, if there is one, is complete."""
-        return self._inner is not None and self._inner.is_done
 
     def _move(self) -> None:
         limit, taken = self._limit, self._taken
