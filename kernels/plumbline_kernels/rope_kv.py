@@ -26,7 +26,7 @@ class HeadNorms(NamedTuple):
     centred: bool = False  # a layer norm instead of an RMS norm
     whole: bool = False  # over all query heads together, and over all key heads
     after: bool = False  # the rotation instead of before it
-    values: bool = False  # of values, too, each head alone and without a weight
+    values: bool = False  # also of values, each head alone and without a weight
 
 
 class RopePlan(NamedTuple):

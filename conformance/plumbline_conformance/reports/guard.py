@@ -20,7 +20,7 @@ Render = Callable[[Report], str]
 def render_all(report: Report, renderers: Sequence[Render]) -> tuple[Report, list[str]]:
     """Return the text of each renderer, and the report that they show.
 
-    If a renderer fails, the scenarios that make it fail alone become errors. If it fails without them, too, all
+    If a renderer fails, the scenarios that make it fail alone become errors. If it also fails without them, all
     scenarios do. A renderer that cannot even show these errors gives its traceback.
     """
     for find in (_culprits, _everything):

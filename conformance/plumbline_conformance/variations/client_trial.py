@@ -199,7 +199,7 @@ async def _program(command: ClientCommand, server: VariationServer, case: LegalA
     except TimeoutError:
         return f"it did not end in {command.timeout:g} s"
     finally:
-        with suppress(ProcessLookupError):  # Its children, too.
+        with suppress(ProcessLookupError):  # Also its children.
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         with suppress(TimeoutError):  # A child in a session of its own may keep the pipe.

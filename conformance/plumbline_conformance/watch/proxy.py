@@ -30,7 +30,7 @@ class Proxy:
     Args:
         upstream: the URL of the server, such as `http://127.0.0.1:8000`.
         seen: called with each exchange when it has ended; must be fast.
-        keep: bytes of a request and of a response to keep for judging; longer ones are forwarded, too.
+        keep: bytes of a request and of a response to keep for judging; longer ones are also forwarded.
         connections: maximum number of connections to the upstream; further clients wait.
 
     Raises:

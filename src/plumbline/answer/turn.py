@@ -162,7 +162,7 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] | None = None
     """Only these tools may be called (a named tool or `allowed_tools`); None means all."""
     servers: tuple[str, ...] = ()
-    """With `names`: all tools of the remote servers with these labels may be called, too."""
+    """With `names`: all tools of the remote servers with these labels may also be called."""
     parallel: bool = True
     """False: at most one call in an answer."""
     forbidden: bool = False
@@ -292,7 +292,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_remote_tools(prompt: ChatPrompt, offered: Offered) -> ChatPrompt:
-    """Return a prompt that has the tools of remote servers, too."""
+    """Return a prompt that also has the tools of remote servers."""
     shown: list[Tool] = []
     introduced: set[str] = set()
     for name, (server, tool) in offered.items():

@@ -52,7 +52,7 @@ def own_server(model: str, options: tuple[str, ...] = ()) -> Iterator[httpx2.Cli
         for number in (
             signal.SIGTERM,
             signal.SIGHUP,
-        ):  # The terminal's window was closed: stop the server, too.
+        ):  # The terminal's window was closed: also stop the server.
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             with httpx2.Client(

@@ -52,7 +52,7 @@ class QueueTime:
             self._since = now
 
     def left(self, request_id: str) -> None:
-        """Forget a request that has ended; one without a first token makes room, too, but says nothing of the rate."""
+        """Forget a request that has ended; one without a first token also makes room, but is not part of the rate."""
         self._leave(request_id)
 
     def expected(self, client: str, arriving: int = 0) -> float:

@@ -1,7 +1,7 @@
 """Check that a model folder answers its scripts, decoding greedily with transformers and with the native engine.
 
 Both get the prompt from the folder's chat template. Answers are compared as text with control tokens and markers, so
-that differences in tokens that servers leave out are found, too.
+that differences in tokens that servers leave out are also found.
 """
 
 from __future__ import annotations

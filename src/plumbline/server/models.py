@@ -233,7 +233,7 @@ class Models(Generic[M]):
         async def run() -> None:
             try:
                 await work(name)
-            except ApiError as error:  # The list of models shows it, too.
+            except ApiError as error:  # The list of models also shows it.
                 _log.warning("%s", error.message)
 
         self._source(name)

@@ -1,7 +1,7 @@
 """Serve Responses over a WebSocket: turns on the lanes of one connection (WS-01 to WS-10).
 
 The client sends `{"type": "response.create", …}` with the fields of a request; the server sends the events of a stream,
-one JSON object in each text frame. An error is an event, too, and leaves the connection open.
+one JSON object in each text frame. An error is also an event, and leaves the connection open.
 
 Turns with the same `stream_id`, or without one, take place one after the other; those of different lanes at once.
 """

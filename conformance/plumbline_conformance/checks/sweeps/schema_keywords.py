@@ -146,7 +146,7 @@ def _valid(read: Callable[[Exchange], str]) -> Callable[[Transcript], Iterator[P
 
 
 def allows(name: str, document: Any) -> bool:
-    """Return whether a document is valid under the schema of a keyword; its `format` counts, too."""
+    """Return whether a document is valid under the schema of a keyword, including its `format`."""
     if not fits(schema_of(name), document):
         return False
     return name != "format" or DATE.fullmatch(document["value"]) is not None

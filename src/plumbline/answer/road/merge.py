@@ -10,7 +10,7 @@ from typing import TypeVar
 __all__ = ["merge"]
 
 _UNREAD = 256
-"""Items that may wait to be read. Then the sources wait, too."""
+"""Items that may wait to be read. With more of them the sources pause."""
 
 T = TypeVar("T")
 

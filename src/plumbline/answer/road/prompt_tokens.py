@@ -76,7 +76,7 @@ async def prompt_tokens(
     if len(items) < len(found):
         raise RefusedRequestError("the prompt has files that are not loaded")
     media = MediaPrompt(tuple(token_ids), items)
-    # Without files, too: a client can write a placeholder, where special tokens are read from text.
+    # Also without files: a client can write a placeholder, where special tokens are read from text.
     check_media(media, engine.info)
     if not items:
         return PromptTokens(token_ids)

@@ -366,7 +366,7 @@ def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> T
     whole: templates build them from parts, such as a bar and a role.
 
     All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
-    many models: as in transformers, text becomes them wherever it is. White space that a template writes is text, too.
+    many models: as in transformers, text becomes them wherever it is. White space that a template writes is also text.
     """
     source = (
         template.sources

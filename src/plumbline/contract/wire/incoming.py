@@ -71,7 +71,7 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     """Decode a body, and take the request id that it may have.
 
     Unknown fields (HTTP-09) are logged and named in a header of the answer, or refused. Forms of other servers are
-    named in a header, too.
+    also named in a header.
 
     Args:
         root: the generated Struct of the request.

@@ -214,7 +214,7 @@ def graphs_bytes(most: int, vocab_size: int, itemsize: int) -> int:
 def bucket_sizes(most: int) -> list[int]:
     """Return the numbers of rows that steps of up to `most` requests are recorded for.
 
-    A sole request may have a row for each token that is proposed, too.
+    A sole request may also have a row for each proposed token.
 
     >>> bucket_sizes(40)
     [1, 2, 4, 8, 16, 32, 48]

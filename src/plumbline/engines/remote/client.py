@@ -93,7 +93,7 @@ class RemoteEngine:
     When the process ends, the requests that it was computing end with an error. If its keeper starts another
     (`history.py`), the ones that waited are sent to that in their order, and so are new ones, which wait meanwhile;
     otherwise all end, and the engine is not alive. When the host sends nothing for too long, such as a process that was
-    stopped, streams end with an error, too, and requests are refused until it sends something again.
+    stopped, streams also end with an error, and requests are refused until it sends something again.
 
     Args:
         path: the host's socket.

@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
     reason: str
     is_final: bool = False
-    """Whether another core in this process would fail, too."""
+    """Whether another core in this process would also fail."""
 
 
 class Submission(NamedTuple):

@@ -134,7 +134,7 @@ class RequestCore(ABC):
         self._constrained.clear()
         ended = {request_id for request_id, chunk in outputs if chunk.finish_reason is not None}
         queues = self.queues
-        # The first waiting request is a suspect, too: admitting it may be what failed.
+        # The first waiting request is also a suspect: admitting it may be what failed.
         suspects = [*queues.running, *queues.waiting[:1]]
         suspects = [state for state in suspects if state.request.request_id not in ended]
         if len(suspects) == 1:

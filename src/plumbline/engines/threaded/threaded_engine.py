@@ -272,7 +272,7 @@ class ThreadedEngine:
         self, request: GenerateRequest, matcher: Matcher | None, processors: RequestProcessors | None
     ) -> None:
         """Hand a request to the thread once its files are read, unless it has ended before."""
-        # Encoding a file runs native code, too.
+        # Encoding a file also runs native code.
         self.admission.mark(request.request_id, request.media is not None)
         images = await self._readings.read(request)
         self.admission.mark(request.request_id, False)

@@ -33,7 +33,7 @@ class RequestLog:
 
     Args:
         app: the ASGI application.
-        outputs: whether answers are logged, too.
+        outputs: whether answers are also logged.
         max_chars: how many characters of a body are shown.
     """
 

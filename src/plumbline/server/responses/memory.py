@@ -195,7 +195,7 @@ class Memory:
 
         Args:
             call: the request's call.
-            responses: whether that is a response, whose number may have a limit, too.
+            responses: whether that is a response, whose number may also have a limit.
 
         Raises:
             ApiError: 429 if the key has as much as it may; 503 if the store cannot be used.

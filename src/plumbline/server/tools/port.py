@@ -30,7 +30,7 @@ class RemoteSessions(Protocol):
         ...
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> RemoteResult:
-        """Call a tool. A failure is a result, too."""
+        """Call a tool. A failure is also a result."""
         ...
 
 

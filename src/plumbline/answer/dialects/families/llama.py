@@ -26,7 +26,7 @@ TOOLS = (
         sections=(
             Section(call_format=_JSON, starts="{", between="; "),
             Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
-            # Llama 4 writes JSON after the marker of its Python, too.
+            # Llama 4 also writes JSON after the marker of its Python calls.
             Section(
                 call_format=_JSON,
                 open=("<|python_start|>",),

@@ -28,7 +28,7 @@ class Tags(CallFormat, frozen=True, kw_only=True):
         </function>
 
     Strings, objects and arrays are passed on while they come. In a value in JSON, an `end` inside a string is part of
-    that string. Where a string ends, see `tag_reader`. JSON in the place of the parameters is read, too.
+    that string. Where a string ends, see `tag_reader`. JSON in the place of the parameters is also read.
     """
 
     open: str

@@ -9,7 +9,7 @@ The characters alone decide, in their order:
 * A call inside thinking is a call, and what follows it is thinking up to the end marker: models that go on after a
   call there write the end marker later.
 * An announced call with arguments that break off keeps what was read and is marked incomplete; the rest of its
-  markup is dropped. A call that the token limit cuts before its name is dropped, too.
+  markup is dropped. A call that the token limit cuts before its name is also dropped.
 * Markup that is nearly right is read as it is meant: ends that are missing or come twice, several calls in one pair of
   markers, the format of another family.
 * White space between text and markup belongs to neither.

@@ -15,7 +15,7 @@ _BEGUN = re.compile(r"\[[ \t\r\n]{0,16}\Z")
 def empty_list(cursor: Cursor, closers: Finder | None) -> Steps[int]:
     """Return the length of the empty list at the cursor, with the end of its section; 0 if none stands there.
 
-    Models that mean to call nothing write it. The end of the output ends a section, too.
+    Models that mean to call nothing write it. The end of the output also ends a section.
 
     Args:
         cursor: stands before a bracket, and stays there.

@@ -37,7 +37,7 @@ TYPES = ("array", "boolean", "null", "number", "object", "string")
 
 
 def add(schema: dict[str, Any], other: Any) -> None:
-    """Add a schema that must hold, too."""
+    """Add a schema that must also hold."""
     if isinstance(other, Mapping) and len(other) == 1:
         ((name, value),) = other.items()
         if name not in schema and name != "properties":
@@ -53,7 +53,7 @@ def both(one: Any, other: Any) -> Any:
 
 
 def dependents(required: Mapping[str, list[str]], schemas: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield for each member that it is absent, or that others are there, too, or a schema holds."""
+    """Yield for each member that it is absent, or that others are also there, or a schema holds."""
     for name, names in required.items():
         if names:
             others = {"required": list(dict.fromkeys([name, *names]))}

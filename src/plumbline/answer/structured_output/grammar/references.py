@@ -313,7 +313,7 @@ class _Document:
             self._search(self._add(pointer, above._replace(schema=value)))
 
     def _add(self, pointer: str, place: _Place) -> _Place:
-        """Write a schema to `$defs`, too."""
+        """Also write a schema to `$defs`."""
         if place.pointer == pointer and place.written.removeprefix("#/$defs/") in self._moved:
             return place
         known = self._own_definitions()

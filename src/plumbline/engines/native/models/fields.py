@@ -159,7 +159,7 @@ class Fields:
     def optional(self, name: str) -> int | None:
         """Return a positive integer, or None where the field is missing or null.
 
-        0 is None, too: transformers writes it for windows that are not used.
+        0 also counts as None: transformers writes it for windows that are not used.
 
         Raises:
             UnsupportedModelError: see `integer`.

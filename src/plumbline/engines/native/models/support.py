@@ -46,7 +46,7 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
             if shape.query_rank == shape.head_dim:
                 # A program has one buffer for all results of linear layers of one width.
                 return f"they do not have latent attention with a q_lora_rank of {shape.query_rank}"
-            # The rotated half of a key must be whole vectors, too.
+            # The rotated half of a key must also be whole vectors.
             widths += (shape.rank, shape.key_dim, shape.value_dim, shape.rope_dim // 2)
         else:
             shared //= shape.kv_heads

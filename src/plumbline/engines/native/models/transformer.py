@@ -15,7 +15,7 @@ chunks? On CPU, in fp32 and bf16:
 This is tested on x86-64 with AVX-512 and depends on the summation order of oneDNN and MKL. In fp16 on CPU the libraries
 choose their summation order by the number of rows, so this is not guaranteed.
 
-On a GPU every token of an `exact` batch gives the same bits, too: kernels of our own take the place of cuBLAS, and
+On a GPU every token of an `exact` batch also gives the same bits: kernels of our own take the place of cuBLAS, and
 keys are cut at fixed positions (`support.exact_problem` names the models for which this is not so). Other batches give
 no such promise.
 """

@@ -1,7 +1,7 @@
 """Give every request an id, check its key and body, and count it.
 
-This is a plain ASGI application around Litestar, because a request that matches no route needs an `x-request-id`, a key
-check and a count, too.
+This is a plain ASGI application around Litestar, because a request that matches no route also needs an `x-request-id`,
+a key check and a count.
 """
 
 from __future__ import annotations

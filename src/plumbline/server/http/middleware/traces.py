@@ -53,5 +53,5 @@ class Traces:
             found.end(status, facts.get(ERROR))
 
     def refuse(self, scope: Scope) -> WholeAnswer | None:
-        """Leave a refusal to `__call__`: the request has a trace, too."""
+        """Leave a refusal to `__call__`: the request also has a trace."""
         return None

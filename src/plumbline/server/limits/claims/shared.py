@@ -26,7 +26,7 @@ __all__ = ["SharedClaims"]
 class SharedClaims:
     """The `Claims` of an API server, kept by the hub.
 
-    Without the hub every claim is granted: it ends with the supervisor, and this process then ends, too.
+    Without the hub every claim is granted: it ends with the supervisor, and this process ends then as well.
 
     Args:
         path: the hub's Unix socket.

@@ -93,7 +93,7 @@ def _echo_tool(tool: Any) -> ResponseTool:
     """Echo a tool; of function tools `description`, `parameters` and `strict` are present, null where absent.
 
     The credentials of an MCP tool are left out: the response is stored, and others than the sender may read it. They
-    may be in the path or the query of its URL, too.
+    may also be in the path or the query of its URL.
     """
     if isinstance(tool, FunctionToolParam):
         return FunctionTool(

@@ -151,7 +151,7 @@ def _oldest(connection: sa.Connection, owner: str, excess: int) -> ExpiredBatch:
 
 
 def delete_expired(connection: sa.Connection, expired: ExpiredBatch) -> None:
-    """Delete a batch, with its items. A chain that was continued meanwhile is deleted, too."""
+    """Delete a batch, with its items, also a chain that was continued meanwhile."""
     gone = sa.select(responses.c.id).where(responses.c.thread.in_(expired.threads))
     connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))
     connection.execute(sa.delete(responses).where(responses.c.thread.in_(expired.threads)))

@@ -115,7 +115,7 @@ class McpSessions:
         return tuple(map(_checked, found))
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> RemoteResult:
-        """Call a tool. A failure of any kind is a result, too."""
+        """Call a tool. A failure of any kind is also a result."""
         redaction = Redaction(server)
 
         async def work(client: Client) -> RemoteResult:

@@ -99,7 +99,7 @@ class JsonComposer:
         self._steps = 0
         self._text = 0
         self._inexact = self._leading_to_numbers()
-        # Other schemas of the same grammar have definitions, too.
+        # Other schemas of the same grammar also have definitions.
         self._prefix = f"composed_{hashlib.sha256(dumps(root).encode()).hexdigest()[:12]}"
 
     def grammar(self) -> str:

@@ -92,7 +92,7 @@ class Attention:
     value_norm: bool = False
     """Whether values are normalised, each head alone and without a weight; only with a norm of query and key heads."""
     values_are_keys: bool = False
-    """Whether the projection of keys is that of values, too, before norms and rotations."""
+    """Whether keys and values have one projection, before norms and rotations."""
     gated: bool = False
     """Whether results are multiplied by the sigmoid of a projection, which follows the queries of each head.
 
@@ -170,7 +170,7 @@ class Latent:
 
     @property
     def cache_width(self) -> int:
-        """The numbers that the cache keeps for a token: keys are values, too."""
+        """The numbers that the cache keeps for a token: keys are also values."""
         return self.head_dim
 
     @property

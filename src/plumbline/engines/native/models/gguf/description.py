@@ -94,7 +94,7 @@ class GgufModel:
         whole = narrow = 0
         for name, tensor in self.tensors.items():
             count, kind = math.prod(tensor.shape), BLOCKS.get(tensor.kind)
-            # Experts, too, are kept as they are stored.
+            # Experts are also kept as they are stored.
             is_matrix = kind is not None and len(tensor.shape) in (_MATRIX, _EXPERTS)
             if kind is not None and is_matrix and (name != _EMBEDDING or self.description.tied):
                 # Levels of 5 and 6 bits have 8, and groups a scale and mostly a shift.

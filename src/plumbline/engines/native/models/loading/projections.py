@@ -129,7 +129,7 @@ def _merge_grids(grids: list[Grid | None]) -> Grid | None:
         shifts = merge(
             [torch.zeros_like(grid.scales) if grid.shifts is None else grid.shifts for grid in finer]
         )
-    # A grid of 4 bits is one of 8, too.
+    # A grid of 4 bits is also one of 8.
     bits = max(grid.bits for grid in found)
     return Grid(bits, merge([grid.scales for grid in finer]), shifts, found[0].floats)
 

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: merged projections, a rotation of a part of each head; and StableLM 2, which rotates a part, too."""
+"""Phi-3 and Phi-4: merged projections, a rotation of a part of each head; and StableLM 2, which also rotates a part."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from plumbline.engines.native.models.fields import Fields
 __all__ = ["FAMILIES", "qwen3_mixers", "qwen3_vl_rope", "qwen_windows"]
 
 _OF_IMAGES = "image_token_id video_token_id vision_end_token_id vision_start_token_id vision_token_id"
-"""Fields that some configs of the text have, too."""
+"""Fields that some configs of the language model also have."""
 
 
 def _qwen2(fields: Fields) -> ModelDescription:

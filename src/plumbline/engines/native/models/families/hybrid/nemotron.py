@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = (
     "moe_intermediate_size moe_shared_expert_intermediate_size n_group n_routed_experts norm_topk_prob "
     "num_experts_per_tok routed_scaling_factor topk_group"
 )
-"""Among them fields of rotary embeddings, which no model has, and of experts, which models without them have, too."""
+"""Among them fields of rotary embeddings, which no model has, and of experts, which other models also have."""
 _NAMES = Names(
     embedding="backbone.embeddings",
     norm="backbone.norm_f",

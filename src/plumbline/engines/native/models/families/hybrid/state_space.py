@@ -14,7 +14,7 @@ OF_STATE_SPACES = (
     "mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_n_groups "
     "mamba_n_heads mamba_proj_bias time_step_limit"
 )
-"""The fields of `state_space`, which models without one may have, too."""
+"""The fields of `state_space`, which models without one may also have."""
 
 
 def state_space_names(prefix: str) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _deepseek(keys: Keys, tensors: Tensors) -> dict[str, Any]:
 def _phimoe(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     found = rope(Keys({**keys, "rope.scaling.attn_factor": 1.0}))
     if "rope.scaling.attn_factor" in keys:
-        # The file has the factor of other models; that of the only release is lost, in llama.cpp, too.
+        # The file has the factor of other models; that of the only release is lost, also in llama.cpp.
         found |= {"short_mscale": _PHIMOE_SCALE, "long_mscale": _PHIMOE_SCALE}
     return {
         "rope_parameters": found,
