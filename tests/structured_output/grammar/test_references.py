@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
 from plumbline.answer.structured_output.grammar.json_schema import checked
-from plumbline.answer.structured_output.grammar.references import _joined, with_pointers
+from plumbline.answer.structured_output.grammar.references import with_pointers
+from plumbline.answer.structured_output.grammar.references.uris import joined_uri
 
 TARGET = {"type": "integer", "minimum": 3}
 POINTED = {"type": "object", "properties": {"v": {"$ref": "#/$defs/t"}}, "$defs": {"t": TARGET}}
@@ -114,7 +115,7 @@ def test_identifiers_that_nothing_refers_to_are_inert(plain: dict[str, Any], dat
     ],
 )  # fmt: skip
 def test_references_resolve_as_the_standard_lists(reference: str, expected: str) -> None:
-    assert _joined("http://a/b/c/d;p?q", reference, "#") == expected
+    assert joined_uri("http://a/b/c/d;p?q", reference, "#") == expected
 
 
 def test_a_dynamic_reference_leads_to_the_root_where_the_root_is_named() -> None:

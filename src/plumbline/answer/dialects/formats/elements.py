@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from plumbline.answer.dialects.formats.element_list import ElementList
 from plumbline.answer.dialects.formats.grammar_parts import with_definitions
 from plumbline.answer.dialects.formats.nested_elements import (
     ITEM,
@@ -48,51 +49,6 @@ _GRAMMAR_DEPTH = 3
 """Levels of nesting in a grammar where the schema does not give types."""
 
 Write = Callable[[str], None]
-
-
-class _Items:
-    """Write the elements of one name as a list, where the schema allows nothing else.
-
-    Args:
-        put: takes the JSON.
-        key: the name.
-        schema: the schema of an item.
-        root: the parameters of the tool.
-
-    Attributes:
-        begun: the value was no list, so it is the first item of one.
-    """
-
-    def __init__(self, put: Write, key: str, schema: Any, root: Mapping[str, Any]) -> None:
-        self._put = put
-        self.key = key
-        self.schema = schema
-        self._types = allowed_types(schema, root)
-        self._passed = self.begun = False
-        self._comma = "["
-
-    def first(self, piece: str) -> None:
-        """Take the value of the first element, piece by piece."""
-        if self._passed or piece.startswith("["):
-            self._passed = True
-            self._put(piece)
-            return
-        self.begun = True
-        value = json.loads(piece)  # What is no list comes whole.
-        self.next(coerce(value, self._types) if isinstance(value, str) else piece)
-
-    def next(self, piece: str) -> None:
-        """Take the value of an item, piece by piece."""
-        self._put(self._comma + piece)
-        self._comma = ""
-
-    def another(self) -> None:
-        """Begin another item."""
-        self._comma = ", "
-
-    def end(self) -> None:
-        """End the list."""
-        self._put("]")
 
 
 class ElementCall(CallFormat, frozen=True, kw_only=True):
@@ -142,7 +98,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         call.begin(name)
         root = call.schemas.get(name, {})
         keys: set[str] = set()
-        items: _Items | None = None
+        items: ElementList | None = None
         yield from cursor.space()
         if (yield from cursor.peek()) == "{":  # JSON in the place of the elements.
             yield from json_value(cursor, call.arguments, markers=finder(self.tag))
@@ -172,7 +128,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             if text is not None:
                 call.arguments(coerce(text, allowed_types(schema, root)))
                 continue
-            items = _Items(call.arguments, key, part_schema(schema, root, None), root)
+            items = ElementList(call.arguments, key, part_schema(schema, root, None), root)
             is_list = allowed_types(schema, root) == {"array"}
             yield from self._element(cursor, items.first if is_list else call.arguments, key, schema, root, 1)
             items = items if items.begun else None

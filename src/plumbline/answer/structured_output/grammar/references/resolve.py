@@ -14,9 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
+from plumbline.answer.structured_output.grammar.references.uris import (
+    MAX_REFERENCE,
+    joined_uri,
+    split_reference,
+)
 
 __all__ = ["LISTS", "MAPS", "SCHEMAS", "pointed", "subschemas", "with_pointers"]
 
@@ -57,8 +61,6 @@ _REWRITTEN = frozenset(
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
 _MOST_SCHEMAS = 20_000
 _TO_DEFINITIONS = re.compile(r"#?/?((?:\$defs|definitions)/[^/]+)")
-_LONGEST = 4096
-"""Characters of an identifier or a reference, also after it is resolved."""
 _MAX_DEPTH = 64
 
 
@@ -214,16 +216,16 @@ class _Document:
         schema = place.schema
         name = schema.get("id" if self._draft_4 else "$id")
         if isinstance(name, str) and not (self._old and "$ref" in schema):
-            uri, fragment = _split(name, place.pointer)
+            uri, fragment = split_reference(name, place.pointer)
             if uri:
-                base = _joined(place.base, uri, place.pointer)
+                base = joined_uri(place.base, uri, place.pointer)
                 if self._resources.setdefault(base, place.pointer) != place.pointer:
                     self._twice.add(base)
                 place = place._replace(base=base, resource=place.pointer)
             if fragment and not fragment.startswith("/"):
                 self._anchors.setdefault((place.base, fragment), place.pointer)
         elif isinstance(schema.get("id"), str) and "$schema" not in self._root:
-            self._weak.setdefault(schema["id"][:_LONGEST], place.pointer)
+            self._weak.setdefault(schema["id"][:MAX_REFERENCE], place.pointer)
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = schema.get(keyword)
             if isinstance(anchor, str):
@@ -245,8 +247,8 @@ class _Document:
         place, keyword, value = reference
         if keyword == "$recursiveRef":
             return self._places[self._outermost_recursive(reference)].written
-        uri, fragment = _split(value, f"{place.pointer}/{keyword}")
-        base = _joined(place.base, uri, place.pointer) if uri else place.base
+        uri, fragment = split_reference(value, f"{place.pointer}/{keyword}")
+        base = joined_uri(place.base, uri, place.pointer) if uri else place.base
         resource = self._resources.get(base) if uri else place.resource
         found: str | None = None
         if (uri and base in self._twice) or f"{base}#{fragment}" in self._twice:
@@ -372,62 +374,3 @@ def _copied(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _copied(item, depth + 1) for name, item in value.items()}
     return [_copied(item, depth + 1) for item in value] if isinstance(value, list) else value
-
-
-def _split(reference: str, where: str) -> tuple[str, str]:
-    """Return a reference without its fragment, and the fragment without its percent-encoding."""
-    if len(reference) > _LONGEST:
-        raise ConstraintError(f"'{where[:200]}' has a reference of more than {_LONGEST} characters.")
-    uri, _, fragment = reference.partition("#")
-    return uri, unquote(fragment)
-
-
-_URI = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?", re.DOTALL)
-"""Scheme, authority, path and query (RFC 3986, appendix B)."""
-
-
-def _joined(base: str, reference: str, where: str) -> str:
-    """Resolve a reference without a fragment (RFC 3986, section 5.2.2). `urljoin` leaves out URNs."""
-    found = _URI.match(reference)
-    above = _URI.match(base)
-    assert found is not None, "the expression matches every text"
-    assert above is not None, "the expression matches every text"
-    scheme, authority, path, query = found.groups()
-    if scheme is None:
-        scheme = above[1]
-        if authority is None:
-            authority = above[2]
-            if not path:
-                path, query = above[3], query or above[4]
-            elif not path.startswith("/"):
-                slash = above[3].rfind("/")
-                path = f"/{path}" if authority is not None and not above[3] else above[3][: slash + 1] + path
-    joined = "".join(
-        (
-            f"{scheme.lower()}:" if scheme else "",
-            f"//{authority.lower()}" if authority is not None else "",
-            _without_dots(path),
-            query or "",
-        )
-    )
-    if len(joined) > _LONGEST:
-        raise ConstraintError(f"'{where[:200]}' has a reference of more than {_LONGEST} characters.")
-    return joined
-
-
-def _without_dots(path: str) -> str:
-    """Remove `.` and `..` from a path (RFC 3986, section 5.2.4)."""
-    if "." not in path:
-        return path
-    found: list[str] = []
-    steps = path.split("/")
-    for index, step in enumerate(steps):
-        if step == "..":
-            if len(found) > 1 or (found and found[0]):
-                found.pop()
-        elif step != ".":
-            found.append(step)
-            continue
-        if index == len(steps) - 1:
-            found.append("")  # The path names a folder.
-    return "/".join(found)
