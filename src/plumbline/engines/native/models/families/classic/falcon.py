@@ -33,7 +33,7 @@ _TWO_NORMS = replace(_NAMES, before_mixer="ln_attn", before_feed_forward="ln_mlp
 
 def _falcon(fields: Fields) -> ModelDescription:
     fields.rename({"n_embed": "hidden_size", "ffn_hidden_size": "intermediate_size"})
-    # Of releases; transformers reads none of it.
+    # Released configs have these fields; transformers ignores them.
     fields.without_effect("apply_residual_connection_post_layernorm ff_factor n_head n_layer")
     fields.refuse("alibi")
     fields.fill("max_position_embeddings", 2048)

@@ -24,7 +24,7 @@ _WITHOUT_EFFECT = (
     "im_newline_id im_start_id kv_lora_rank mask_init_id norm_type org_vocab_size pad_id pool_type q_lora_rank "
     "sep_token_id text_end_id text_start_id use_qk_norm use_rotary_pos_emb v_head_dim"
 )
-"""What releases carry of other models of the family; transformers reads none of it."""
+"""Fields of other models of the family in released configs; transformers ignores them."""
 
 
 def hunyuan_mixer(fields: Fields) -> Attention:

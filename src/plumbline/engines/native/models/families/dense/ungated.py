@@ -55,7 +55,7 @@ def _nemotron(fields: Fields) -> ModelDescription:
 
 
 def _starcoder2(fields: Fields) -> ModelDescription:
-    # Releases carry these, and transformers reads none of them.
+    # Released configs have these fields; transformers ignores them.
     fields.without_effect("embedding_dropout", "mlp_type", "norm_type", "activation_function")
     bias = fields.flag("use_bias", True)
     mixer = Attention(
@@ -94,7 +94,7 @@ def _apertus(fields: Fields) -> ModelDescription:
         head_norm=HeadNorm(),
         **attention_bias(fields),
     )
-    # Of releases; transformers reads none of it.
+    # Released configs have these fields; transformers ignores them.
     fields.without_effect("mlp_bias qk_norm post_norm")
     names = replace(_UP, before_mixer="attention_layernorm", before_feed_forward="feedforward_layernorm")
     block, norm = ungated(fields, "xielu", bias=False), rms(fields)

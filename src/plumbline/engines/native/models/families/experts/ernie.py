@@ -29,7 +29,7 @@ def _ernie(fields: Fields) -> ModelDescription:
 
 
 def _ernie_moe(fields: Fields) -> ModelDescription:
-    # What releases carry for training and for the prediction of further tokens; transformers reads none of it.
+    # Fields of training and of multi-token prediction in released configs; transformers ignores them.
     fields.without_effect(
         "moe_capacity moe_gate moe_gate_act moe_use_aux_free num_nextn_predict_layers use_flash_attention "
         "use_rmsnorm"

@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = (
     "moe_random_routing_dropped_token n_group norm_topk_prob num_shared_expert routed_scaling_factor topk_group "
     "use_mixed_mlp_moe"
 )
-"""What releases carry besides; transformers reads none of it."""
+"""Further fields of released configs; transformers ignores them."""
 
 
 def _hunyuan(fields: Fields) -> ModelDescription:

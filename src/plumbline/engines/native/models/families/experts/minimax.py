@@ -15,7 +15,7 @@ _WITHOUT_EFFECT = (
     "mlp_intermediate_size mtp_transformer_layers num_mtp_modules postnorm qk_norm_type scoring_func "
     "shared_intermediate_size shared_moe_mode swa_rope_theta use_mtp use_qk_norm use_routing_bias"
 )
-"""What releases carry besides; transformers reads none of it."""
+"""Further fields of released configs; transformers ignores them."""
 
 
 def _minimax(fields: Fields) -> ModelDescription:

@@ -51,7 +51,7 @@ def windowed_model(
         norms: where norms are.
     """
     fields.refuse("use_bidirectional_attention")
-    # transformers reads the other one.
+    # Released configs have these next to `hidden_activation` and `sliding_window`, which transformers reads.
     fields.without_effect("hidden_act", "sliding_window_size")
     shape, bias = heads(fields, head_dim=256), attention_bias(fields)
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5

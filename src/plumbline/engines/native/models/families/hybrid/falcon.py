@@ -35,7 +35,7 @@ _NAMES = Names(
 
 def _falcon_h1(fields: Fields) -> ModelDescription:
     fields.without_effect(OF_STATE_SPACES)
-    # Of releases; transformers reads none of it.
+    # Released configs have these fields; transformers ignores them.
     fields.without_effect("attn_layer_indices mamba_use_mlp mlp_expansion_factor num_logits_to_keep")
     attention, net = _attention(fields), _state_space(fields)
     gate, down = _factors(fields, "mlp_multipliers", 2)

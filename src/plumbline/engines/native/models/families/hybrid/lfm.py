@@ -28,7 +28,7 @@ _OF_RELEASES = (
     "block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init "
     "conv_dim conv_dim_out conv_use_xavier_init num_heads theta use_pos_enc"
 )
-"""What releases carry besides; transformers reads none of it."""
+"""Further fields of released configs; transformers ignores them."""
 _NAMES = Names(
     norm="model.embedding_norm",
     before_mixer="operator_norm",

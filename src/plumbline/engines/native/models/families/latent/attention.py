@@ -39,7 +39,7 @@ def latent_mixers(fields: Fields) -> list[Latent]:
 
 
 def as_released(fields: Fields, **expected: object) -> None:
-    """Accept what releases carry besides the fields of transformers, as far as it says what transformers computes."""
+    """Accept further fields of released configs, with the values that describe what transformers computes."""
     fields.without_effect("aux_loss_alpha", "seq_aux", "ep_size", "topk_method", *expected)
     for name, value in expected.items():
         if fields.get(name, value) != value:

@@ -40,7 +40,7 @@ _NAMES = Names(
 
 def _afmoe(fields: Fields) -> ModelDescription:
     fields.refuse("attention_bias")
-    # Of releases; transformers computes what these values say.
+    # Released configs have these fields; transformers always computes what these values describe.
     fields.without_effect(
         "load_balance_coeff num_expert_groups num_limited_groups use_grouped_mm n_group topk_group"
     )
