@@ -169,7 +169,7 @@ def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]
         target: Target = target_of(url, model, key, "--plumbline-api-key")
     except (UnknownChoice, UnusableInput) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[_NOTES] = [f"plumbline: {said}" for said in notes([*option("--plumbline-check"), *asked])]
+    config.stash[_NOTES] = [f"plumbline: {note}" for note in notes([*option("--plumbline-check"), *asked])]
     wanted = {one: {found.id for found in named(one)} & set(names) for one in asked}
     for one, found in wanted.items():
         if not found:

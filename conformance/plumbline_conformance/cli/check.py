@@ -363,17 +363,17 @@ def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
 def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
     """Show a progress bar and the counts of verdicts on a terminal; elsewhere write a line now and then."""
     if not out.is_terminal:
-        said = time.monotonic()
+        last_line = time.monotonic()
         ended = 0
 
-        def told(_: Transcript) -> None:
-            nonlocal said, ended
+        def report(_: Transcript) -> None:
+            nonlocal last_line, ended
             ended += 1
-            if time.monotonic() - said >= _SAY:
-                said = time.monotonic()
+            if time.monotonic() - last_line >= _SAY:
+                last_line = time.monotonic()
                 print(f"{ended} of {count} scenarios have ended", file=sys.stderr, flush=True)
 
-        yield told
+        yield report
         return
     counts: Counter[str] = Counter()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))

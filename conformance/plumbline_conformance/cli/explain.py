@@ -79,8 +79,8 @@ def explain(name: str) -> list[str] | None:
         case [found]:
             return list(_check(found))
         case several:
-            said = f"{name} matches {len(several)} checks. Explain one with `plumbline explain ID`:"
-            return [said, *(f"    {found.id}  {found.title}" for found in several)]
+            heading = f"{name} matches {len(several)} checks. Explain one with `plumbline explain ID`:"
+            return [heading, *(f"    {found.id}  {found.title}" for found in several)]
 
 
 def _check(found: Check) -> Iterator[str]:
@@ -95,10 +95,10 @@ def _check(found: Check) -> Iterator[str]:
         yield "The check requires less than its rule, because major servers disagree about the rule."
     if found.sampled:
         yield "It judges sampled output: another answer may keep the rule, so the scenario is repeated if it fails."
-    said = inspect.getdoc(found.law or found.judge)
+    doc = inspect.getdoc(found.law or found.judge)
     # A problem that only repeats the name of the rule adds nothing.
-    if said and not _IDS.fullmatch(said):
-        yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
+    if doc and not _IDS.fullmatch(doc):
+        yield from ("", "How it looks:", *(f"    {line}" for line in doc.splitlines()))
     yield ""
     yield from _scenario(SCENARIOS[found.id.rsplit("/", 1)[0]])
     yield f"Run it: plumbline check URL {shlex.quote(found.id)}"

@@ -148,5 +148,5 @@ def _column(name: str, path: Path) -> Column:
         report = read_report(path)
         return Column(name=name or f"{stem} ({report.run.model})", report=report)
     beside = path.with_name(f"{stem}.toml")
-    said = read_explanations(beside) if beside.is_file() else Explanations()
-    return Column(name=name or stem, report=replayed(path), explanations=said, recording=str(path))
+    explanations = read_explanations(beside) if beside.is_file() else Explanations()
+    return Column(name=name or stem, report=replayed(path), explanations=explanations, recording=str(path))

@@ -112,12 +112,12 @@ def _kind(path: str, exchange: Exchange) -> str:
 
 def pause_of(exchange: Exchange, pause: float) -> float | None:
     """Return the seconds of a `Retry-After` in either of its formats; None if that is too long."""
-    said = exchange.header("retry-after") or ""
+    retry_after = exchange.header("retry-after") or ""
     try:
-        wait = float(said)
+        wait = float(retry_after)
     except ValueError:
         try:
-            wait = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
+            wait = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return pause
     if not wait <= _LONGEST:

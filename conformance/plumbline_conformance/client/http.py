@@ -190,8 +190,8 @@ class _Wire:
             exchange.error = f"{type(error).__name__}: no end after {patience:g} seconds"
         except httpx2.LocalProtocolError as error:
             # httpx2 shows the value of an invalid header in an escaped form, in which redaction would not find a key.
-            said = str(error)
-            why = "a header that cannot be sent" if "header" in said.lower() else said
+            message = str(error)
+            why = "a header that cannot be sent" if "header" in message.lower() else message
             exchange.error = f"{type(error).__name__}: {why}"
         except (
             httpx2.HTTPError,

@@ -90,16 +90,16 @@ def capabilities_of(text: str) -> dict[str, bool]:
     Raises:
         UnusableInput: a name is unknown, or given with and without minus.
     """
-    said: dict[str, bool] = {}
+    chosen: dict[str, bool] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         name = word.removeprefix("-")
         if name not in CAPABILITIES:
             raise OptionError(
                 "--capabilities", f"has the unknown name {name}: choose from {', '.join(CAPABILITIES)}"
             )
-        if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
+        if chosen.setdefault(name, not word.startswith("-")) == word.startswith("-"):
             raise OptionError("--capabilities", f"has {name} with and without a minus: keep one of the two")
-    return said
+    return chosen
 
 
 def clients_of(text: str) -> list[str]:

@@ -69,10 +69,10 @@ class Sockets:
             for message in exchange.request_body.split(b"\n"):
                 await socket.send(message.decode("utf-8", "replace"))
             while left:
-                said = await socket.recv()
-                if isinstance(said, bytes):
+                received = await socket.recv()
+                if isinstance(received, bytes):
                     exchange.binary = True
-                kept = said if isinstance(said, bytes) else said.encode("utf-8", "surrogatepass")
+                kept = received if isinstance(received, bytes) else received.encode("utf-8", "surrogatepass")
                 exchange.frames.append((time.monotonic() - started, kept))
                 room -= len(kept)
                 if room < 0:

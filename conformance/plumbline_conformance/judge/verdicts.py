@@ -111,8 +111,8 @@ def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
     fatal = transcript.exchanges[transcript.died or 0]
     error = f"{DIED}: {fatal.error or 'its connections broke'}"
     if (answer := transcript.mute) is not None:
-        said = answer.error or f"status {answer.status}: {refusal(answer)}"
-        error = f"{MUTE}: from here on a valid request that it had answered gets {said}"
+        outcome = answer.error or f"status {answer.status}: {refusal(answer)}"
+        error = f"{MUTE}: from here on a valid request that it had answered gets {outcome}"
     if transcript.beside:
         error += f"; also in flight were {', '.join(transcript.beside)}"
     rule = SURVIVED if SCENARIOS[transcript.scenario].hostile else FAILED

@@ -182,11 +182,11 @@ def _circumstances(run: RecordingHeader, transcripts: Sequence[Transcript]) -> I
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
     for seen in transcripts:
         if seen.died is not None:
-            said = "The run stopped there." if _stopped_by_death(transcripts) else "It came back."
+            after = "The run stopped there." if _stopped_by_death(transcripts) else "It came back."
             if seen.mute is not None:
                 yield f"The server stopped serving in {seen.scenario}, and the run stopped there."
             else:
-                yield f"The server died in {seen.scenario}. {said}"
+                yield f"The server died in {seen.scenario}. {after}"
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
     again = sum(bool(exchange.busy) for exchange in asked)
     if again:

@@ -32,7 +32,7 @@ def status_of(report: Report, *, strict: bool) -> int:
 def headline(report: Report) -> str:
     """Return one line: whether the server passes the profile, and how many checks pass and fail at each level."""
     status = status_of(report, strict=False)
-    said = {
+    statement = {
         0: f"Passes the profile {report.profile}",
         1: f"Fails the profile {report.profile}",
         2: f"Could not be judged by the profile {report.profile}",
@@ -49,7 +49,7 @@ def headline(report: Report) -> str:
                 f"{level}: {broken} broken, {passed} pass"
                 + (f", {without} without a verdict" if without else "")
             )
-    return f"{said}. {'; '.join(counts)}."
+    return f"{statement}. {'; '.join(counts)}."
 
 
 def blamed(report: Report, *, strict: bool) -> dict[str, int]:

@@ -15,8 +15,8 @@ _LONGEST = 300
 
 def summary_of(error: BaseException) -> str:
     """Return the type and the message of an exception, in one short line."""
-    said = " ".join(str(error).split())[:_LONGEST]
-    return f"{type(error).__name__}: {said}".rstrip(": ")
+    text = " ".join(str(error).split())[:_LONGEST]
+    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def traceback_of(error: BaseException) -> str:

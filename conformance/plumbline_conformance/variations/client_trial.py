@@ -128,16 +128,16 @@ async def _outcomes(
             await asyncio.Event().wait()
         first, *others = cases
         if command.once:
-            said = await _program(command, server, first)
+            output = await _program(command, server, first)
             if not server.outcomes:
                 out.print(
-                    f"The program has posted no outcome: {escape(printable(said or 'it ended with 0'))}"
+                    f"The program has posted no outcome: {escape(printable(output or 'it ended with 0'))}"
                 )
                 return None
             if why := server.outcomes.get(first.slug):
                 out.print(f"The program fails without a variation: {escape(printable(why))}")
                 return None
-            lost = said or "the program posted no outcome"
+            lost = output or "the program posted no outcome"
             return [_outcome(case, server.outcomes.get(case.slug, lost)) for case in cases]
         if why := await _program(command, server, first):
             out.print(f"The program fails without a variation: {escape(printable(why))}")

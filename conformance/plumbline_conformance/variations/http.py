@@ -103,9 +103,9 @@ class VariationServer:
             await writer.drain()
             return True
         if path == "outcome":
-            said = load_json(body)
-            right = isinstance(said, dict) and said.get("ok") is True
-            why = said.get("error") if isinstance(said, dict) else None
+            outcome = load_json(body)
+            right = isinstance(outcome, dict) and outcome.get("ok") is True
+            why = outcome.get("error") if isinstance(outcome, dict) else None
             self.outcomes[slug] = "" if right else str(why or "the program gave no error")[:500]
             writer.write(_whole(200, {}))
             await writer.drain()
@@ -254,13 +254,13 @@ async def _answered(
 def _error_event(path: str, number: int) -> bytes:
     """Return the event by which a stream of this API fails."""
     if path == "/responses":
-        said = {
+        error = {
             "type": "error",
             "sequence_number": number,
             "code": "server_error",
             "message": "The engine failed.",
         }
-        return f"event: error\ndata: {json.dumps({**said, 'param': None})}\n\n".encode()
+        return f"event: error\ndata: {json.dumps({**error, 'param': None})}\n\n".encode()
     if path == "/messages":
         failed = {"type": "error", "error": {"type": "api_error", "message": "The engine failed."}}
         return f"event: error\ndata: {json.dumps(failed)}\n\n".encode()

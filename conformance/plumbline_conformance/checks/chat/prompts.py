@@ -157,8 +157,8 @@ def cut_call(target: Target) -> Steps:
     def messages(arguments: str, *results: dict[str, object]) -> list[dict[str, object]]:
         function = {"name": "look_up", "arguments": arguments}
         call = {"id": "call_cut000001", "type": "function", "function": function}
-        said: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": [call]}
-        return [*user("Hi"), said, *results, *user(QUESTION)]
+        message: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [*user("Hi"), message, *results, *user(QUESTION)]
 
     result: dict[str, object] = {"role": "tool", "tool_call_id": "call_cut000001", "content": "Spring."}
     asked = {

@@ -49,8 +49,8 @@ def _in_chat(kind: str, text: str, name: str) -> list[Turn]:
     if kind != "t":
         return [{"role": ROLES[kind], "content": text}]
     call = {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    return [said, {"role": "tool", "tool_call_id": name, "content": text}]
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [message, {"role": "tool", "tool_call_id": name, "content": text}]
 
 
 def _in_responses(kind: str, text: str, name: str) -> list[Turn]:

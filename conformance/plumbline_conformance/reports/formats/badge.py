@@ -55,13 +55,13 @@ def _message(report: Report, strict: bool) -> tuple[str, str]:
         message = "not judged"
     else:
         message = " · ".join(f"{surface} {sum(held)}/{len(held)}" for surface, held in kept.items())
-    said = [message, *_beside(report, strict)]
+    parts = [message, *_beside(report, strict)]
     status = status_of(report, strict=strict)
     # Violations of a baseline count as violations; checks without a verdict do not affect the colour.
     if "MUST" in broken or status == 1:
-        return " · ".join(said), "red"
+        return " · ".join(parts), "red"
     if status or not kept:
-        return " · ".join(said), "lightgrey"
+        return " · ".join(parts), "lightgrey"
     return message, "yellow" if broken else "brightgreen"
 
 

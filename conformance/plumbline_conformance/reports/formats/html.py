@@ -116,9 +116,9 @@ def _contents(report: Report, scenarios: list[tuple[str, list[Result]]]) -> str:
     rows: dict[bool, list[str]] = {True: [], False: []}
     for name, results in scenarios:
         broken = sum(result.verdict in _BROKEN for result in results)
-        said = f"{broken} of {len(results)}" if broken else str(len(results))
+        count = f"{broken} of {len(results)}" if broken else str(len(results))
         link = f'<a href="#{_anchor("s", name)}">{safe(name)}</a>'
-        link = f"<li>{link} {safe(report.scenarios.get(name, ''))} ({said})</li>"
+        link = f"<li>{link} {safe(report.scenarios.get(name, ''))} ({count})</li>"
         rows[bool(broken)].append(link)
     failing = f"<h2>Scenarios with failures</h2><ul>{''.join(rows[True])}</ul>" if rows[True] else ""
     others = f"<details><summary>{len(rows[False])} other scenarios</summary><ul>{''.join(rows[False])}</ul></details>"
@@ -129,11 +129,11 @@ def _options(options: Options | None) -> str:
     """Return the options of the run that affect verdicts."""
     if options is None:
         return ""
-    said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
-    limit, capabilities, profile = said.pop("limit"), said.pop("capabilities"), said.pop("profile")
-    if said["seed"] == SEED:
-        del said["seed"]
-    numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
+    shown = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
+    limit, capabilities, profile = shown.pop("limit"), shown.pop("capabilities"), shown.pop("profile")
+    if shown["seed"] == SEED:
+        del shown["seed"]
+    numbers = [f"{name} {value:g}" for name, value in shown.items() if value is not None]
     words = [f"said: {' '.join(capabilities)}"] if capabilities else []
     words += [] if profile == "full" else [f"profile {profile}"]
     return ", ".join([*numbers, *words, *([] if limit == "max_tokens" else [limit])])
@@ -282,13 +282,13 @@ def exchange_html(seen: Evidence, results: list[Result], *, named: bool) -> str:
     marks = marks_of(seen, results)
     name = f"<b>{safe(seen.name)}</b> " if named and seen.name else ""
     longest = max((moment.at for moment in seen.moments), default=0.0)
-    said = seen.error or f"status {seen.status}"
+    outcome = seen.error or f"status {seen.status}"
     headers = "\n".join(f"{name}: {value}" for name, value in seen.headers)
     rows = "".join(_moment(moment, marks.get(moment.number, []), longest) for moment in seen.moments)
     folded = {"request": seen.request, "headers": headers}
     return (
         f"<details{' open' if marks else ''}><summary>{name}{safe(seen.method)} <code>{safe(seen.url)}</code>: "
-        f"{safe(said)}</summary><pre>{safe_text(seen.command)}</pre>"
+        f"{safe(outcome)}</summary><pre>{safe_text(seen.command)}</pre>"
         + "".join(
             f"<details><summary>{name}</summary><pre>{safe_text(text)}</pre></details>"
             for name, text in folded.items()
@@ -306,10 +306,10 @@ def marks_of(seen: Evidence, results: list[Result]) -> dict[int | None, list[str
             place = event_of(problem)
             if place is not None and (problem.exchange or "") == seen.name:
                 by = f"{result.check}, {problem.rule}" if problem.rule else result.check
-                said = f"{by}: expected {problem.expected}, actual {problem.actual}"
-                marks.setdefault(place, []).append(said)
+                text = f"{by}: expected {problem.expected}, actual {problem.actual}"
+                marks.setdefault(place, []).append(text)
     numbers = {moment.number for moment in seen.moments}
-    return {place: said for place, said in marks.items() if place in numbers}
+    return {place: texts for place, texts in marks.items() if place in numbers}
 
 
 def _moment(moment: Moment, marks: list[str], longest: float) -> str:
@@ -317,9 +317,9 @@ def _moment(moment: Moment, marks: list[str], longest: float) -> str:
         events = f"{safe(moment.text)}, " if moment.text else ""
         return f"<li><span></span><span></span><i>{events}{moment.size} bytes are left out here</i></li>"
     name = str(moment.number) if moment.number is not None else moment.kind
-    said = "".join(f'<div class="mark">▲ {safe_text(mark)}</div>' for mark in marks[:4])
+    lines = "".join(f'<div class="mark">▲ {safe_text(mark)}</div>' for mark in marks[:4])
     return (
         f"<li{' class=bad' if marks else ''}><span>{moment.at * 1000:.1f} ms</span><span>{safe(name)}</span>"
         f"<pre>{safe_text(moment.text)}</pre>"
-        f'<meter min="0" max="{longest or 1:g}" value="{moment.at:g}"></meter>{said}</li>'
+        f'<meter min="0" max="{longest or 1:g}" value="{moment.at:g}"></meter>{lines}</li>'
     )

@@ -39,13 +39,13 @@ def junit(report: Report, *, strict: bool = False) -> str:
         for name, count in tally.items():
             suite.set(name, str(count))
     for name in report.stale:
-        said = f"{name} no longer occurs as listed"
-        _alone(root, "baseline", name, "failure", "stale", said, "Remove or correct the entry.")
+        reason = f"{name} no longer occurs as listed"
+        _alone(root, "baseline", name, "failure", "stale", reason, "Remove or correct the entry.")
     for name, sentence in zip(report.lacking, lacking(report), strict=True):
         _alone(root, "profile", name, "failure", "lacking", sentence)
     if not whole(report):
-        said = "no check reached a verdict, or the run was interrupted"
-        _alone(root, "run", "whole", "error", "inconclusive", said)
+        reason = "no check reached a verdict, or the run was interrupted"
+        _alone(root, "run", "whole", "error", "inconclusive", reason)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

@@ -40,7 +40,7 @@ def sarif(report: Report, *, strict: bool = False) -> str:
         "invocations": [
             {
                 "executionSuccessful": 3 not in blame.values(),
-                "toolExecutionNotifications": [{"message": {"text": said}} for said in lacking(report)],
+                "toolExecutionNotifications": [{"message": {"text": text}} for text in lacking(report)],
             }
         ],
         "results": [_result(report, result, blamed=result.check in blame) for result in shown],

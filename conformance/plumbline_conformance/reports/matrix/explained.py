@@ -49,8 +49,8 @@ class Explanations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def stale(self, report: Report) -> list[str]:
         """Return explained checks that are not violated, or explained twice."""
         broken = {result.check for result in report.results if result.verdict in VIOLATIONS}
-        told = [check for found in self.explanation for check in found.checks]
-        return [check for place, check in enumerate(told) if check not in broken or check in told[:place]]
+        listed = [check for found in self.explanation for check in found.checks]
+        return [check for place, check in enumerate(listed) if check not in broken or check in listed[:place]]
 
 
 def read_explanations(path: Path) -> Explanations:

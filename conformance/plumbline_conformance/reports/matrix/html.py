@@ -66,8 +66,8 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
         return "<td></td>"
     first = next(result for result in results if result.verdict == verdict)
     count = sum(result.verdict == verdict for result in results)
-    said = f"{verdict} {count} of {len(results)}" if verdict in EXPLAINED else verdict
-    return _cell(column, first, said)
+    text = f"{verdict} {count} of {len(results)}" if verdict in EXPLAINED else verdict
+    return _cell(column, first, text)
 
 
 def _checks(matrix: ServerMatrix) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _checks(matrix: ServerMatrix) -> Iterator[str]:
         yield f'<tr><th title="{safe(title)}"><code>{safe(check)}</code></th>{cells}</tr>'
 
 
-def _cell(column: Column, result: Result, said: str) -> str:
+def _cell(column: Column, result: Result, text: str) -> str:
     """Return a cell, with a link to the exchange of a passing check, or to the description of the problem.
 
     A JSON report has no exchanges of passing checks; then the link leads to the server's line. In a page without the
@@ -88,10 +88,10 @@ def _cell(column: Column, result: Result, said: str) -> str:
     """
     verdict = safe(result.verdict)
     if column.page and result.verdict not in EXPLAINED:
-        return f'<td class="{verdict}">{safe(said)}</td>'
+        return f'<td class="{verdict}">{safe(text)}</td>'
     if column.page:
         place = anchor(column, result.check)
-        return f'<td><a class="{verdict}" href="{safe(column.page)}#{place}">{safe(said)}</a></td>'
+        return f'<td><a class="{verdict}" href="{safe(column.page)}#{place}">{safe(text)}</a></td>'
     green = result.scenario if result.scenario in column.report.evidence else ""
     place = anchor(column, green if result.verdict == "pass" else result.check)
-    return f'<td><a href="#{place}" class="v {verdict}">{safe(said)}</a></td>'
+    return f'<td><a href="#{place}" class="v {verdict}">{safe(text)}</a></td>'

@@ -21,13 +21,13 @@ __all__ = [
     "NotComparable",
     "ServerMatrix",
     "anchor",
-    "behind",
     "checks_of_servers",
     "columns_of",
     "counts_of_servers",
     "matrix_markdown",
     "matrix_of",
     "rules_of_servers",
+    "violations_of",
     "why_of",
     "worst",
 ]
@@ -74,7 +74,7 @@ class ServerMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def columns_of(reports: dict[str, Report]) -> list[Column]:
-    """Columns without explanations."""
+    """Return columns without explanations."""
     return [Column(name=name, report=report) for name, report in reports.items()]
 
 
@@ -94,7 +94,8 @@ def matrix_of(columns: Sequence[Column]) -> ServerMatrix:
     rows = [(check, [results.get(check) for results in found]) for check in checks]
     names = {rule for results in found for result in results.values() for rule in result.rules} | {FAILED}
     rules = [
-        (rule, [_all_of(rule, results.values()) for results in found]) for rule in sorted(names, key=_natural)
+        (rule, [_results_of_rule(rule, results.values()) for results in found])
+        for rule in sorted(names, key=_natural)
     ]
     # The sort is stable: within a rank the order of the suite is kept.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
@@ -102,14 +103,14 @@ def matrix_of(columns: Sequence[Column]) -> ServerMatrix:
     return ServerMatrix(columns=list(columns), rules=rules, rows=rows)
 
 
-def _all_of(rule: str, results: Iterable[Result]) -> list[Result]:
-    """Return the verdict of a rule from its checks; every check with a verdict observes that there is an answer."""
-    watching = (r for r in results if rule in r.rules or (rule == FAILED and r.verdict in SCORED))
-    return [_of(rule, result) for result in watching]
+def _results_of_rule(rule: str, results: Iterable[Result]) -> list[Result]:
+    """Return the verdicts of the checks of a rule; every check with a verdict observes that there is an answer."""
+    observing = (r for r in results if rule in r.rules or (rule == FAILED and r.verdict in SCORED))
+    return [_on_rule(rule, result) for result in observing]
 
 
-def _of(rule: str, result: Result) -> Result:
-    """Return the verdict of a check on one of its rules; None if another rule was broken."""
+def _on_rule(rule: str, result: Result) -> Result:
+    """Return the verdict of a check on one of its rules; inconclusive if the check broke on another rule."""
     if result.verdict not in EXPLAINED or rule in result.rules_to_show:
         return result
     if rule == FAILED:  # There was an answer, but it has a problem.
@@ -119,7 +120,7 @@ def _of(rule: str, result: Result) -> Result:
 
 
 def worst(results: Sequence[Result]) -> str | None:
-    """Return the verdict of a rule."""
+    """Return the worst verdict among the results of a rule."""
     verdicts = {result.verdict for result in results}
     return next((verdict for verdict in WORST_FIRST if verdict in verdicts), None)
 
@@ -154,7 +155,7 @@ def matrix_markdown(matrix: ServerMatrix) -> str:
     lines += ["## Rules", "", NOTE, "", *rules_of_servers(matrix), ""]
     lines += ["## Checks", "", *checks_of_servers(matrix), ""]
     for column in matrix.columns:
-        lines += behind(column)
+        lines += violations_of(column)
     lines += [f"[{anchor(column, '')}]: {column.recording}" for column in matrix.columns if column.recording]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -191,15 +192,15 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
         return ""
     first = next(result for result in results if result.verdict == verdict)
     count = sum(result.verdict == verdict for result in results)
-    said = f"{MARKS[verdict]} {count} of {len(results)}" if verdict in EXPLAINED else MARKS[verdict]
-    return _linked(column, first, said)
+    text = f"{MARKS[verdict]} {count} of {len(results)}" if verdict in EXPLAINED else MARKS[verdict]
+    return _linked(column, first, text)
 
 
-def _linked(column: Column, result: Result, said: str) -> str:
+def _linked(column: Column, result: Result, text: str) -> str:
     """Return the link of a cell: its explanation if there is one, otherwise the recording."""
     if result.verdict in EXPLAINED:
-        return f"[{said}]({column.page}#{anchor(column, result.check)})"
-    return f"[{said}][{anchor(column, '')}]" if column.recording else said
+        return f"[{text}]({column.page}#{anchor(column, result.check)})"
+    return f"[{text}][{anchor(column, '')}]" if column.recording else text
 
 
 def checks_of_servers(matrix: ServerMatrix) -> Iterator[str]:
@@ -224,7 +225,7 @@ def _of_check(column: Column, result: Result | None) -> str:
     return _linked(column, result, MARKS.get(result.verdict, ""))
 
 
-def behind(column: Column) -> list[str]:
+def violations_of(column: Column) -> list[str]:
     """Return the violations of one server, grouped by their explanation."""
     found = [result for result in column.report.results if result.verdict in EXPLAINED]
     if not found:
@@ -236,13 +237,15 @@ def behind(column: Column) -> list[str]:
     for why, results in groups.items():
         lines += [why, ""] if why else []
         for result in results:
-            told = result.reason or "; ".join(
+            problem_text = result.reason or "; ".join(
                 f"expected {problems[0].expected}, actual {problems[0].actual}"
                 for _, problems in by_rule(result)[:1]
             )
-            told = told if len(told) <= 300 else told[:300] + " …"
+            problem_text = problem_text if len(problem_text) <= 300 else problem_text[:300] + " …"
             place = f'<a id="{anchor(column, result.check)}"></a>'
             broken = f" {', '.join(map(cell, broken_rules(result.problems)))}" if result.problems else ""
-            lines.append(f"- {place}{MARKS[result.verdict]} {code(result.check)}{broken}: {cell(told)}")
+            lines.append(
+                f"- {place}{MARKS[result.verdict]} {code(result.check)}{broken}: {cell(problem_text)}"
+            )
         lines.append("")
     return lines
