@@ -1,4 +1,4 @@
-"""Read the text model in the folder of the pocket model, which may have the layout of a model of images and text."""
+"""Read the text model in the folder of the pocket model, which may have the layout of a vision-language model."""
 
 import json
 from pathlib import Path

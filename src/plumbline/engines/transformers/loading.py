@@ -1,4 +1,4 @@
-"""Load a model folder with transformers: as a model of images and text if its config names one, else of text."""
+"""Load a model folder with transformers: as a vision-language model if its config names one, else as text only."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _reads_images(config: Any) -> bool:
-    """Return whether the weights belong to a model of images and text; some configs serve models of text as well."""
+    """Return whether the weights are a vision-language model's; some configs also serve language models."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as MAPPING
 
     named = set(getattr(config, "architectures", None) or ())

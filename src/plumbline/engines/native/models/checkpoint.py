@@ -35,7 +35,7 @@ _TEXT = (
     ("model.embed_tokens.", "model.embed_tokens."),
     ("model.norm.", "model.norm."),
 )
-"""What names of a text begin with in models of images and text, and alone."""
+"""Prefixes of the language model's tensors in vision-language models, and what they are in the model alone."""
 _IMAGES = (
     ("model.vision_tower.vision_model.", "vision_tower."),
     ("vision_tower.vision_model.", "vision_tower."),

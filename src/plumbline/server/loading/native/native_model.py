@@ -42,7 +42,7 @@ class NativeModel(NamedTuple):
     gguf: GgufModel | None
     images: Images | None = None
     no_images: str = ""
-    """Why the images of a model of images and text are not read."""
+    """Why the images of a vision-language model are not read."""
 
     @property
     def is_quantised(self) -> bool:

@@ -27,7 +27,7 @@ __all__ = ["AdapterPart", "read_adapter"]
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _TEXT = (("language_model.model.", "model."), ("model.language_model.", "model."))
-"""What names of a text begin with in models of images and text, and alone."""
+"""Prefixes of the language model's tensors in vision-language models, and what they are in the model alone."""
 _SHOWN = 200
 """Characters of a tensor's name in an error."""
 

@@ -98,7 +98,7 @@ class ModelDescription:
     longest_field: str = ""
     """The field of the config that sets it."""
     is_text_of_more: bool = False
-    """Whether the checkpoint is that of a model of images and text, of which this is the text."""
+    """Whether this is the language model in the checkpoint of a vision-language model."""
     dtype: torch.dtype = torch.float32
     eos_token_ids: frozenset[int] = frozenset()
     names: Names = field(default_factory=Names)

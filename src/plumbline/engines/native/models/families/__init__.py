@@ -34,7 +34,7 @@ FAMILIES: dict[str, Family] = {
 WRAPPED: dict[str, Wrapped] = {
     family.wrapped.model_type: family.wrapped for family in FAMILIES.values() if family.wrapped is not None
 }
-"""The models of images and text whose text the engine runs, by `model_type`."""
+"""The vision-language models whose language model the engine runs, by `model_type`."""
 _TEXTS = {family.wrapped.model_type: name for name, family in FAMILIES.items() if family.wrapped is not None}
 """The `model_type` of their text where their config does not say it."""
 

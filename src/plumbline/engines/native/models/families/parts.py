@@ -42,7 +42,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Wrapped(NamedTuple):
-    """A type of models of images and text, whose config has that of a family inside."""
+    """A type of vision-language models, whose config contains that of a family."""
 
     model_type: str
     title: str
@@ -58,7 +58,7 @@ class Family(NamedTuple):
     title: str
     describe: Callable[[Fields], ModelDescription]
     wrapped: Wrapped | None = None
-    """The models of images and text whose text is of this family where their config does not name another."""
+    """The vision-language models whose language model is of this family unless their config names another."""
 
 
 class HeadShape(TypedDict):

@@ -1,4 +1,4 @@
-"""Read the text of models of images and text: their config has that of the text inside.
+"""Read the language model of vision-language models: their config contains its config.
 
 `vision/` reads their images. Where a tower or a processor is not supported only the text is run, so `--engine auto`
 leaves such a model to an engine that takes images. Configs of earlier versions of transformers leave out what is a
@@ -28,7 +28,7 @@ _OF_TEXT = ("tie_word_embeddings", "vocab_size")
 
 
 def text_of(fields: Fields, wrapped: Wrapped, model_type: str) -> dict[str, Any]:
-    """Return the config of the text of a model of images and text.
+    """Return the config of the language model of a vision-language model.
 
     Args:
         fields: of the whole config.

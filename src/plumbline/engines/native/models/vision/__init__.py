@@ -1,4 +1,4 @@
-"""Read images for a model of images and text: pixels, a tower over patches, a projector to the text."""
+"""Read images for a vision-language model: pixels, a tower over patches, a projector to the text."""
 
 from plumbline.engines.native.models.vision.families import (
     VISIONS,

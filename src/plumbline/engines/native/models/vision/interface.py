@@ -1,4 +1,4 @@
-"""Define how a model of images and text reads an image: its description, its pixels and its rows.
+"""Define how a vision-language model reads an image: its description, its pixels and its rows.
 
 Each family has a file, which describes the tower by the config and prepares pixels.
 """
@@ -28,7 +28,7 @@ class UnwantedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vision(ABC):
-    """How a model of images and text reads an image."""
+    """How a vision-language model reads an image."""
 
     tower: Tower
     projector: Projector

@@ -1,4 +1,4 @@
-"""Qwen 2 to 3, dense, and the texts of Qwen-VL: a bias of q, k and v, or norms of heads."""
+"""Qwen 2 to 3, dense, and the language models of Qwen-VL: a bias of q, k and v, or norms of heads."""
 
 from __future__ import annotations
 
