@@ -44,10 +44,10 @@ class WrappingMatcher:
 
     def copy(self) -> Self:
         """Return a matcher in the same state."""
-        twin = copy(self)
-        twin._taken = self._taken.copy()
-        twin._inner = None if self._inner is None else self._inner.copy()
-        return twin
+        duplicate = copy(self)
+        duplicate._taken = self._taken.copy()
+        duplicate._inner = None if self._inner is None else self._inner.copy()
+        return duplicate
 
     @property
     def may_be_slow(self) -> bool:
