@@ -62,7 +62,7 @@ class RequestCycle(RequestResponseCycle):
     def forget(self) -> None:
         """Drop the request: its scope has the body, and the connection may idle."""
         if self.connection.scope is self.scope:
-            self.connection.scope = {}  # type: ignore[typeddict-item]
+            self.connection.scope = {}
             self.scope = self.connection.scope
         del self.connection
         self.on_response = lambda: None
