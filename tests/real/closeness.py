@@ -3,12 +3,14 @@
 Both programs round activations to 8 bits in groups, each in its own, so each is compared with the dequantised weights
 in fp32 as transformers computes them. A greedy answer may leave the exact one only where rounding decides: where the
 logits of both tokens differ by less than `_MOST_GAP`, either the exact ones or those with inputs rounded to 8 bits.
+The perplexity of a text is compared with those of both, too. Of 511 tokens of SmolLM2 ours was 0.8 % below to 1.6 %
+above the exact one, so several windows are asked: of 2,044 the ratio varies by 0.2 to 0.3 %.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,8 +25,8 @@ from .vocabulary import Verdict
 
 __all__ = ["Adapted", "Served", "compare", "with_adapter"]
 
-_LENGTH = 512
-"""Tokens of a text."""
+_LENGTH, _WINDOWS = 512, 4
+"""Tokens of a window, and windows of a text at most. A window shorter than a quarter is left out."""
 _ANSWER = 24
 """Tokens of a greedy answer."""
 _MOST_RATIO = 1.005
@@ -46,31 +48,28 @@ class Served(Protocol):
 
 
 class Adapted(NamedTuple):
-    """The tokens of a text, and their exact log probabilities with an adapter and without."""
+    """The windows of a text, and their log probabilities: exact with an adapter, with rounded inputs, without one."""
 
-    ids: list[int]
+    windows: list[list[int]]
     exact: NDArray[np.float64]
+    rounded: NDArray[np.float64]
     plain: NDArray[np.float64]
 
     def judge(self, served: Served) -> Iterator[str]:
         """Try that a served model has the adapter."""
-        found = np.array(served.scores(self.ids))
-        ours, wanted = _perplexity(found), _perplexity(self.exact)
-        if ours > wanted * _MOST_RATIO:
-            yield f"the perplexity with an adapter is {ours:.3f}, more than 0.5 % above {wanted:.3f}"
+        found = _of_windows(served.scores, self.windows)
+        yield from _above("with an adapter", found, self.exact, self.rounded)
         if np.abs(found - self.exact).mean() > np.abs(found - self.plain).mean() / 2:
             yield "the log probabilities with an adapter are not those of the adapted weights"
 
 
 def with_adapter(file: Path, folder: Path) -> Adapted:
     """Write a random adapter of a model into a folder, and compute what it does to a text."""
-    text = TEXTS["code"].read_text("utf-8")[: 12 * _LENGTH]
-    ids = read_tokenizer(file).encode_prompt(text)[:_LENGTH]
-    found = []
-    for adapter in (folder, None):
-        with logits_in_fp32(file, adapter) as logits:
-            found.append(_scores(logits(ids)[:-1], ids[1:]))
-    return Adapted(ids, *found)
+    windows = _windows(file, TEXTS["code"])
+    with logits_in_fp32(file, folder) as logits:
+        exact, rounded = _of_logits(logits, windows), _of_logits(logits.rounded, windows)
+    with logits_in_fp32(file) as logits:
+        return Adapted(windows, exact, rounded, _of_logits(logits, windows))
 
 
 class _Answer(NamedTuple):
@@ -89,36 +88,59 @@ class _Found(NamedTuple):
 
 def compare(served: Served, file: Path) -> Verdict:
     """Compare the model with both references; llama.cpp is left out if llama-cpp-python is not installed."""
-    texts = {
-        kind: served.tokens(path.read_text("utf-8")[: 12 * _LENGTH])[:_LENGTH] for kind, path in TEXTS.items()
-    }
-    ours = {kind: np.array(served.scores(ids)) for kind, ids in texts.items()}
+    texts = {kind: _windows(file, path) for kind, path in TEXTS.items()}
+    ours = {kind: _of_windows(served.scores, windows) for kind, windows in texts.items()}
     answers = []
     for prompt in PROMPTS:
         before = served.tokens(prompt)
         answers.append(_Answer(prompt, before, served.greedy(before, _ANSWER)))
     with logits_in_fp32(file) as logits:
         exact = _asked(logits, texts, answers)
-        rounded = _gaps(logits.rounded, answers)
+        rounded = _asked(logits.rounded, texts, answers)
     with logits_by_llama_cpp(file) as logits:
         theirs = None if logits is None else _asked(logits, texts, answers)
-    problems = [*_perplexities(ours, exact, "exact arithmetic"), *_far(answers, exact.gaps, rounded)]
-    row = {"greedy answers": _same(exact.gaps, "exact"), "with rounded inputs": _same(rounded, "computed")}
+    problems = [*_far(answers, exact.gaps, rounded.gaps)]
+    row = {
+        "greedy answers": _same(exact.gaps, "exact"),
+        "with rounded inputs": _same(rounded.gaps, "computed"),
+    }
     for kind, scores in ours.items():
-        row[kind] = f"{_perplexity(scores):.3f} / {_perplexity(exact.scores[kind]):.3f}"
+        problems += _above(f"of {kind}", scores, exact.scores[kind], rounded.scores[kind])
+        row[kind] = " / ".join(
+            f"{_perplexity(each):.3f}" for each in (scores, exact.scores[kind], rounded.scores[kind])
+        )
     row["distance"] = f"{_distance(ours, exact.scores):.4f}"
     if theirs is not None:
-        problems += _perplexities(ours, theirs, "llama.cpp")
         row["greedy answers"] += f", {_same(theirs.gaps, 'llama.cpp')}"
         for kind, scores in theirs.scores.items():
+            problems += _above(f"of {kind}, beside llama.cpp,", ours[kind], scores)
             row[kind] += f" / {_perplexity(scores):.3f}"
         row["distance"] += f" / {_distance(theirs.scores, exact.scores):.4f}"
     line = "; ".join(f"{name} {cell}" for name, cell in row.items())
     return Verdict(line, problems, row=row)
 
 
-def _asked(logits: Logits, texts: Mapping[str, list[int]], answers: list[_Answer]) -> _Found:
-    scores = {kind: _scores(logits(ids)[:-1], ids[1:]) for kind, ids in texts.items()}
+def _windows(file: Path, path: Path) -> list[list[int]]:
+    """Cut a text into windows that begin with the tokens that the tokenizer sets before a text."""
+    tokenizer = read_tokenizer(file)
+    start, ids = tokenizer.encode_prompt(""), tokenizer.encode_prompt(path.read_text("utf-8"))
+    ids, length = ids[len(start) :], _LENGTH - len(start)
+    cut = [[*start, *ids[each * length : (each + 1) * length]] for each in range(_WINDOWS)]
+    return [window for window in cut if 4 * len(window) >= _LENGTH]
+
+
+def _of_windows(
+    scores: Callable[[list[int]], Sequence[float]], windows: list[list[int]]
+) -> NDArray[np.float64]:
+    return np.concatenate([np.array(scores(window)) for window in windows])
+
+
+def _of_logits(logits: Logits, windows: list[list[int]]) -> NDArray[np.float64]:
+    return np.concatenate([_scores(logits(window)[:-1], window[1:]) for window in windows])
+
+
+def _asked(logits: Logits, texts: Mapping[str, list[list[int]]], answers: list[_Answer]) -> _Found:
+    scores = {kind: _of_logits(logits, windows) for kind, windows in texts.items()}
     return _Found(scores, _gaps(logits, answers))
 
 
@@ -151,11 +173,12 @@ def _distance(some: Mapping[str, NDArray[np.float64]], others: Mapping[str, NDAr
     return float(np.mean([np.abs(scores - others[kind]).mean() for kind, scores in some.items()]))
 
 
-def _perplexities(ours: Mapping[str, NDArray[np.float64]], reference: _Found, name: str) -> Iterator[str]:
-    for kind, scores in ours.items():
-        found, wanted = _perplexity(scores), _perplexity(reference.scores[kind])
-        if found > wanted * _MOST_RATIO:
-            yield f"the perplexity of {kind} is {found:.3f}, more than 0.5 % above {wanted:.3f} by {name}"
+def _above(name: str, ours: NDArray[np.float64], *references: NDArray[np.float64]) -> Iterator[str]:
+    """Name a perplexity that is above those of all references."""
+    found, wanted = _perplexity(ours), [_perplexity(each) for each in references]
+    if found > max(wanted) * _MOST_RATIO:
+        others = " and ".join(f"{each:.3f}" for each in wanted)
+        yield f"the perplexity {name} is {found:.3f}, more than 0.5 % above {others}"
 
 
 def _firsts(found: list[NDArray[np.float32]]) -> list[float]:

@@ -221,5 +221,14 @@ def test_a_step_without_bytes_shows_none(
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
 def test_the_start_says_what_four_bits_cost(quantization: str) -> None:
-    printed = summary(only(served(scripted())), Settings(quantization=quantization), None, 4711)  # type: ignore[arg-type]
-    assert ("  rounding weights to 4 bits" in printed) == (quantization == "int4")
+    for loss, words in (
+        (1.0318, ", with 1.03 times the perplexity"),
+        (None, "; what that costs this model has not"),
+    ):
+        printed = summary(
+            only(served(scripted(info=scripted_info(rounding_loss=loss)))),
+            Settings(quantization=quantization),  # type: ignore[arg-type]
+            None,
+            4711,
+        )
+        assert (f"  rounding weights to 4 bits{words}" in printed) == (quantization == "int4")

@@ -42,6 +42,7 @@ class NativeEngine(ThreadedEngine):
         adapters: AdapterTable | None = None,
         images: ImageReader | None = None,
         stuck_after: float = 120.0,
+        rounding_loss: float | None = None,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -57,6 +58,7 @@ class NativeEngine(ThreadedEngine):
             step_bytes=_LOGIT * config.max_num_seqs * runner.vocab_size if runner.device.type == "cpu" else 0,
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
+            rounding_loss=rounding_loss,
         )
         self._runner = runner
         self._new_core = partial(

@@ -18,6 +18,7 @@ from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
+from plumbline.engines.native.models.loading.rounding_loss import TEXT
 from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
@@ -217,6 +218,10 @@ class Tokens(Protocol):
         """Encode text in which added tokens are themselves."""
         ...
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Encode text with the tokens that the tokenizer sets around it."""
+        ...
+
 
 class WithAdmission(Engine, Protocol):
     """An engine of this process, which admits its requests."""
@@ -254,6 +259,7 @@ def _built(
         partial(_compiler, tokenizer),
         tokenizer.encode_rendered,
         given_ends(settings, tokenizer.added),
+        tokenizer.encode_prompt(TEXT) if settings.quantization == "int4" else (),
     )
 
 

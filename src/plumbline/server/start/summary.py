@@ -19,10 +19,6 @@ __all__ = ["base_url", "summary"]
 
 _WIDTH = 9
 """Columns of the names of lines."""
-_INT4 = (
-    "weights to 4 bits: 1.03 times the perplexity with a model of 0.5 B, 1.24 with one of 0.27 B; int8 1.01"
-)
-"""As measured (docs/reference/native-engine-cpu.md)."""
 _ENDS = 8
 """Tokens that are shown."""
 
@@ -52,7 +48,7 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info, own)
     if settings.quantization == "int4":
-        yield "rounding", _INT4
+        yield "rounding", _rounding(info.rounding_loss)
     yield "ends", _ends(model)
     values = model.defaults.set_values or {"temperature": 1.0}
     shown = ", ".join(f"{name} {value}" for name, value in values.items())
@@ -69,6 +65,13 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
         yield "", dropped
     if left_out:
         yield "", f"The chat template shows no {' and no '.join(left_out)}, so the model does not see them"
+
+
+def _rounding(loss: float | None) -> str:
+    """Return what rounding the weights to 4 bits costs."""
+    if loss is None:
+        return "weights to 4 bits; what that costs this model has not been measured"
+    return f"weights to 4 bits, with {loss:.2f} times the perplexity of texts that the model itself writes"
 
 
 def _ends(model: ServedModel) -> str:

@@ -1,18 +1,27 @@
-"""Laws of rounding to 4 bits: a weight has 5 bits at most, scales included; fitted scales err less than plain ones."""
+"""Laws of rounding to 4 bits: a weight has 5 bits at most, scales included; fitted scales err less than plain ones.
+
+The loss that a load measures is that of the model as a whole, and too large a one is refused.
+"""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumbline.engines.native.models import load_model
 from plumbline.engines.native.models.description import Attention, Dense, LayerDescription
 from plumbline.engines.native.models.loading.rounding import Rounding, roundings
+from plumbline.engines.native.models.loading.rounding_loss import loss_of_rounding, predictions
+from plumbline.server.loading.native import native_loader
+from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.library import Library, PackedWeight, load
 
+_POCKET = Path(native_loader.__file__).parents[3] / "pocket" / "model"
 _FACTOR = 16
 """Bits of a scale, and of a shift."""
 
@@ -79,3 +88,47 @@ def test_fitted_scales_err_less_than_those_of_the_largest_number(bits: int) -> N
     assert ours < 0.95 * theirs
     assert (rounded.flatten(1)[3] == 0).all()
     assert (rounded[4, 0] - 7.25).abs().max() < 0.05
+
+
+@given(
+    st.lists(st.lists(st.floats(-30, 30, width=32), min_size=5, max_size=5), min_size=2, max_size=4),
+    st.floats(-9, 9, width=32),
+)
+def test_the_loss_is_1_for_the_same_predictions_and_never_less(rows: list[list[float]], shift: float) -> None:
+    logits = torch.tensor(rows)
+    assert loss_of_rounding(logits, logits + shift) == pytest.approx(1, abs=1e-4)
+    assert loss_of_rounding(logits, logits.flip(0)) >= 1 - 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_load_measures_the_loss_of_the_whole_model(dtype: torch.dtype) -> None:
+    text = [*range(5, 105)]
+    measured = load_model(_POCKET, dtype, library=load(), bits=4, text=text)
+    whole, rounded = load_model(_POCKET, dtype, bits=0), load_model(_POCKET, dtype, library=load(), bits=4)
+    assert rounded.rounding_loss is None
+    assert measured.rounding_loss == loss_of_rounding(predictions(whole, text), predictions(rounded, text))
+    assert measured.rounding_loss > 1
+    assert torch.equal(predictions(measured, text), predictions(rounded, text))
+
+
+@pytest.mark.parametrize(("bits", "text"), [(8, [5, 6]), (None, [5, 6]), (4, []), (4, [5, 10**6])])
+def test_what_cannot_be_measured_is_not(bits: int | None, text: list[int]) -> None:
+    assert load_model(_POCKET, library=load(), bits=bits, text=text).rounding_loss is None
+
+
+def test_a_model_that_four_bits_make_much_worse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(quantization="int4", store="none")
+
+    def loss() -> float | None:
+        engine = native_loader.build_native(
+            settings, "model", _POCKET, None, lambda *_: None, lambda _: [], text=[*range(5, 105)]
+        )
+        return engine.info.rounding_loss
+
+    found = loss()
+    assert found is not None
+    monkeypatch.setattr(native_loader, "_MOST_LOSS", found - 0.001)
+    with pytest.raises(
+        OptionError, match=r"--quantization is int4, .* the perplexity .*: give int8, or a GGUF file"
+    ):
+        loss()

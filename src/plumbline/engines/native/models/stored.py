@@ -11,6 +11,8 @@ from torch import Tensor
 
 __all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors", "dense"]
 
+_ROWS = 8192
+"""That are dequantised at a time."""
 _SMALLEST_GROUP = 16
 """Of the compiled kernels of a CPU."""
 
@@ -67,11 +69,16 @@ class StoredWeight:
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """Return the weight in a type."""
-        scales = self.scales.float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
-        result = scales.mul_(self.levels.float())
-        if self.shifts is not None:
-            result += self.shifts.repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
-        return result.to(dtype)
+        result = torch.empty(self.levels.shape, dtype=dtype, device=self.levels.device)
+        # Some rows at a time: an embedding of 262,144 tokens would be a gigabyte of floats.
+        for first in range(0, len(result), _ROWS):
+            rows = slice(first, first + _ROWS)
+            scales = self.scales[rows].float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
+            part = scales.mul_(self.levels[rows].float())
+            if self.shifts is not None:
+                part += self.shifts[rows].repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
+            result[rows] = part
+        return result
 
     @property
     def integers(self) -> Tensor:

@@ -109,6 +109,8 @@ class Transformer:
         self.places = weights.places
         self.vision: VisionEncoder | None = None
         """Reads images for the model; the loader sets it."""
+        self.rounding_loss: float | None = None
+        """How many times the perplexity that its own weights would have, if that was measured; the loader sets it."""
         self.given_parts = 0
         """How many layers, from the first on, add a further part of the given rows to their results; the loader sets it
         before the first step."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from plumbline.engines.native.models.gguf.description import GgufModel
@@ -21,6 +23,7 @@ def load_gguf(
     max_model_len: int | None = None,
     library: Library | None = None,
     bits: int | None = None,
+    text: Sequence[int] = (),
 ) -> Transformer:
     """Load the weights of a GGUF file; the arguments are those of `load_model`.
 
@@ -34,7 +37,7 @@ def load_gguf(
     description = for_length(model.description, max_model_len)
     dtype, device = dtype or description.dtype, torch.device(device)
     tensors = GgufTensors(model, dtype, device)
-    loaded = build(description, tensors.fetch_weight, dtype, device, library, bits)
+    loaded = build(description, tensors.fetch_weight, dtype, device, library, bits, text=text)
     tensors.finish()
     if model.order == "turned":
         loaded.places[:] = turned(loaded.places, description)

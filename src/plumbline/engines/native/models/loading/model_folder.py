@@ -7,11 +7,13 @@ the names of the tensors.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from plumbline.base.workers.memory import trim
 from plumbline.engines.native.models.checkpoint import Checkpoint
@@ -28,7 +30,8 @@ from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forw
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear, merge_stored
 from plumbline.engines.native.models.loading.rounding import Rounding, roundings
-from plumbline.engines.native.models.loading.source import Fetch, FetchStack, WeightSource
+from plumbline.engines.native.models.loading.rounding_loss import can_measure, loss_of_rounding, predictions
+from plumbline.engines.native.models.loading.source import Fetch, FetchStack, StreamedLinear, WeightSource
 from plumbline.engines.native.models.rope import sinusoids
 from plumbline.engines.native.models.stored import StoredWeight, dense
 from plumbline.engines.native.models.support import compiled_problem
@@ -50,6 +53,8 @@ _log = logging.getLogger("plumbline.engines")
 
 _MOST_POSITIONS = 2**21
 """Positions of tables that nobody asked for: a gigabyte for wide heads. A damaged file may name any number."""
+_MEASURED = 4
+"""Bits whose rounding is measured."""
 _STACKED = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """The names of tensors of all experts, [E, out, in] or [E, in, out], as recent models have them."""
 
@@ -64,6 +69,7 @@ def load_model(
     vision: Vision | None = None,
     largest_step: int = LARGEST_STEP,
     sample: bool = False,
+    text: Sequence[int] = (),
 ) -> Transformer:
     """Load a model folder.
 
@@ -79,6 +85,7 @@ def load_model(
         vision: how the model reads images; None leaves their weights alone.
         largest_step: tokens of a step at most.
         sample: load no more layers than have all kinds of them.
+        text: tokens to measure the rounding to 4 bits with (`Transformer.rounding_loss`).
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -114,6 +121,7 @@ def load_model(
             bits,
             checkpoint.fetch_stack,
             largest_step,
+            text,
         )
         if vision is not None:
             model.vision, model.given_parts = (
@@ -242,17 +250,29 @@ def build(
     bits: int | None = None,
     fetch_stack: FetchStack | None = None,
     largest_step: int = LARGEST_STEP,
+    text: Sequence[int] = (),
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
-    names = description.names
-    shape = description.vocab_size, description.hidden_size
     if library is not None and not (
         device.type == "cpu" and compiled_problem(description, dtype, library) is None
     ):
         library = None
     stacked = use_triton(torch.empty(0, device=device))
     source = WeightSource(description, fetch, library, bits, stacked, device, dtype, fetch_stack)
-    stored = fetch(f"{names.embedding}.weight", shape, None)
+    if library is None or bits != _MEASURED or not can_measure(description, text):
+        return _assembled(source, largest_step)
+    # First, because less memory is taken than by the model that stays.
+    unrounded = replace(source, library=None, bits=0, streamed=True, places=[])
+    whole = predictions(_assembled(unrounded, largest_step), text)
+    model = _assembled(source, largest_step)
+    model.rounding_loss = loss_of_rounding(whole, predictions(model, text))
+    return model
+
+
+def _assembled(source: WeightSource, largest_step: int) -> Transformer:
+    description, names = source.description, source.names
+    shape = description.vocab_size, description.hidden_size
+    stored = source.fetch_weight(f"{names.embedding}.weight", shape, None)
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
     bias = source.fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
@@ -263,14 +283,14 @@ def build(
         norm,
         last,
         source.places,
-        dtype,
-        device,
+        source.dtype,
+        source.device,
         _token_inputs(source),
         positions=_positions(source),
         embedding_norm=source.norm(names.embedding_norm) if description.embedding_norm else None,
     )
     trim()  # What weights were read into.
-    return Transformer(description, weights, library, largest_step)
+    return Transformer(description, weights, source.library, largest_step)
 
 
 def _head_and_embedding(
@@ -284,6 +304,10 @@ def _head_and_embedding(
         whole, grid = merge_stored([weight], source.dtype, source.device, bits, levels=levels)
         return build_linear(whole, bias, grid, library, Rounding(bits))
 
+    if description.tied and source.streamed:
+        embedding = dense(stored, source.dtype, source.device)
+        shape = description.vocab_size, description.hidden_size
+        return StreamedLinear(shape, lambda: lambda x, _: linear(x, embedding, bias)), embedding
     if description.tied:
         head = layer(stored, bias)
     else:

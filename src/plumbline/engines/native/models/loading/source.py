@@ -23,7 +23,7 @@ from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline.engines.native.models.weights import LinearPlace, NormWeights
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["Fetch", "FetchStack", "WeightSource"]
+__all__ = ["Fetch", "FetchStack", "StreamedLinear", "WeightSource"]
 
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], Tensor | StoredWeight]
 """Return a tensor by its name and shape, in a type; None for the model's. Quantised ones come as they are stored."""
@@ -33,6 +33,21 @@ FetchStack = Callable[[str, tuple[int, int, int], bool], Iterator[tuple[Tensor, 
 
 It takes the name, the shape [E, out, in], and whether it is stored as [E, in, out].
 """
+
+
+class StreamedLinear(Linear):
+    """A linear layer whose weight is read for each call."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, shape: tuple[int, int], read: Callable[[], Callable[[Tensor, bool], Tensor]]) -> None:
+        """Take the shape [out, in] of the weight, and what returns the layer."""
+        super().__init__(torch.empty(0, 0, dtype=torch.float16))
+        self.shape, self._read = shape, read
+
+    def __call__(self, x: Tensor, exact: bool = False) -> Tensor:
+        """Map [T, in] to [T, out]."""
+        return self._read()(x, exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,8 @@ class WeightSource:
     dtype: torch.dtype
     fetch_stack: FetchStack | None = None
     """None where stacks are plain tensors."""
+    streamed: bool = False
+    """Whether linear layers are read when they are called."""
     places: list[LinearPlace] = field(default_factory=list)
 
     @property
@@ -111,12 +128,16 @@ class WeightSource:
             UnsupportedModelError: there are factors, and the weights are quantised.
         """
         outputs = tuple(outputs)
-        parts = self.projection(prefix, names, outputs, inputs, bias)
-        if factors is not None:
-            parts = scaled(*parts, factors.to(self.device))
-        if rows is not None:
-            parts = in_order(*parts, rows)
-        layer = build_linear(*parts, self.library, rounding or Rounding(self.bits))
+
+        def read() -> Linear:
+            parts = self.projection(prefix, names, outputs, inputs, bias)
+            if factors is not None:
+                parts = scaled(*parts, factors.to(self.device))
+            if rows is not None:
+                parts = in_order(*parts, rows)
+            return build_linear(*parts, self.library, rounding or Rounding(self.bits))
+
+        layer = StreamedLinear((sum(outputs), inputs), read) if self.streamed else read()
         widths = outputs if len(names) > 1 else (sum(outputs),)
         named = tuple(prefix + name for name in names)
         self.places.append(LinearPlace(layer, named, widths, inputs, rows, factors))
