@@ -200,6 +200,7 @@ def test_the_tokens_alone_are_those_of_the_tokenizer(vocabulary: dict[str, Any],
         assert found.added == whole.added
         assert found.special_ids == whole.special_ids
         assert found.encode_generated("ab 1") == whole.encode_generated("ab 1")
+        assert found.encode_prompt("ab 1") == whole.encode_prompt("ab 1")
         assert found.encode_rendered("ab 1") == whole.encode_rendered("ab 1")
 
 

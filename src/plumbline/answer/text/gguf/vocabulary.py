@@ -97,6 +97,10 @@ class FileTokens:
         """See `TextTokenizer.encode_rendered`."""
         return self._tokenizer.encode_rendered(rendered)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """See `TextTokenizer.encode_prompt`."""
+        return self._tokenizer.encode_prompt(text)
+
     @cached_property
     def _tokenizer(self) -> TextTokenizer:
         return read_tokenizer(self._file)

@@ -63,6 +63,7 @@ _log = logging.getLogger("plumbline.engines")
 
 _MOST_LOSS = 1.15
 """Qwen2.5-Coder 0.5B has 1.03, Gemma 3 270M 1.22; text that a model does not know, 1.09 with the pocket model."""
+_INSTEAD = "or a GGUF file of 4 or 5 bits"
 _BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
 
 
@@ -121,7 +122,7 @@ def build_native(
     library, without = _cpu_kernels(settings, described, dtype, device)
     with _compilers(settings, model, folder, dtype, config) as compilers:
         loaded = _load(settings, model, folder, dtype, config, library, text)
-        _check_rounding(loaded.rounding_loss)
+        _check_rounding(loaded.rounding_loss, is_file=gguf is not None)
         if room is not None:
             # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
             widths = [sum(place.layer.shape) for place in loaded.places]
@@ -170,7 +171,7 @@ def build_native(
     )
 
 
-def _check_rounding(loss: float | None) -> None:
+def _check_rounding(loss: float | None, *, is_file: bool) -> None:
     """Refuse a model that rounding to 4 bits makes much worse.
 
     Raises:
@@ -180,7 +181,7 @@ def _check_rounding(loss: float | None) -> None:
         raise OptionError(
             "--quantization",
             f"is int4, with which this model has {loss:.2f} times the perplexity of its own weights, more than "
-            f"{_MOST_LOSS}: give int8, or a GGUF file of 4 or 5 bits",
+            f"{_MOST_LOSS}: give int8, {'or auto, which keeps the bits of the file' if is_file else _INSTEAD}",
         )
 
 
