@@ -27,6 +27,7 @@ def write_adapter(
     alpha: float = 8.0,
     seed: int = 0,
     size: float = 1.0,
+    of_weights: bool = False,
     rank_of: Callable[[str], int] | None = None,
     **fields: Any,
 ) -> Path:
@@ -40,6 +41,7 @@ def write_adapter(
         alpha: `lora_alpha`.
         seed: of the numbers.
         size: a factor on what it adds.
+        of_weights: whether that is as large as the weights; else its rows have the length 1.
         rank_of: the rank of each module, if `rank_pattern` gives some another one.
         fields: further ones of the configuration.
     """
@@ -56,8 +58,9 @@ def write_adapter(
         outputs, inputs = shape[::-1] if isinstance(module, Conv1D) else shape
         own = rank if rank_of is None else rank_of(name)
         a, b = (torch.randn(*shape, generator=generator) for shape in ((own, inputs), (outputs, own)))
+        factor = size * module.weight.detach().std().item() * inputs**0.5 if of_weights else size
         weights[f"{PREFIX}{name}.lora_A.weight"] = a * inputs**-0.5
-        weights[f"{PREFIX}{name}.lora_B.weight"] = b * own**-0.5 * size
+        weights[f"{PREFIX}{name}.lora_B.weight"] = b * own**-0.5 * factor
     assert weights, "the model has no such modules"
     save_file(weights, folder / "adapter_model.safetensors")
     return folder
