@@ -352,7 +352,9 @@ def test_the_cache_of_a_gpu_takes_what_loaded_weights_and_adapters_leave(
     def load_model(*_: object, **__: object) -> SimpleNamespace:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (150 << 20, 1000 << 20))
         layer = SimpleNamespace(shape=(8192, 8192))
-        return SimpleNamespace(places=[SimpleNamespace(layer=layer)], library=None, vision=None)
+        return SimpleNamespace(
+            places=[SimpleNamespace(layer=layer)], library=None, vision=None, rounding_loss=None
+        )
 
     def stop(_: object, *, num_blocks: int, **__: object) -> None:
         raise _WeightsReachedError(num_blocks)
