@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import nox
-import virtualenv
 
 nox.needs_version = ">=2025.2.9"
 # Not using uv is no news.
@@ -56,7 +55,8 @@ class Environment:
                 f"Setting up {self._folder.relative_to(ROOT)}. This happens once: one to three minutes on a fast "
                 "connection, longer where torch brings CUDA libraries (3 GB of downloads)."
             )
-            virtualenv.cli_run([str(self._folder)])  # Debian's `venv` has no pip.
+            # Debian's `venv` has no pip. Called here, virtualenv removes nox's log handler, and no later step is shown.
+            subprocess.run([sys.executable, "-m", "virtualenv", "--quiet", str(self._folder)], check=True)
         began = time.monotonic()
         # The first start would compile the kernels for CPUs, for seconds. Here pip waits for downloads meanwhile, and
         # a failure is told by the start.
