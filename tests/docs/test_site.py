@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from clients.registry import CLIENTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDINGS = DOCS.parent / "conformance" / "recordings"
@@ -56,3 +57,11 @@ def test_guides_are_short() -> None:
     lengths = {name: len((DOCS / f"{name}.md").read_text("utf-8").split()) for name in names}
     long = {name: length for name, length in lengths.items() if length > 1500}
     assert long == {}
+
+
+def test_the_page_of_clients_names_the_releases_that_are_run() -> None:
+    rows = (DOCS / "guides" / "clients.md").read_text("utf-8").splitlines()
+    for client in CLIENTS:
+        row = next(row for row in rows if row.startswith(f"| `{client.name}`"))
+        release = re.split("==|@", client.packages[0])[-1]
+        assert release in row.split("|")[2], client.name

@@ -9,11 +9,13 @@ Laws:
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import httpx2
 import msgspec
@@ -26,6 +28,7 @@ from plumbline.cli import main
 from plumbline.contract._generated.utilities import Health
 from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import only
+from plumbline.server.protocols.common.sampling.defaults import replaced
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.sockets import bound, make_reusable
 from plumbline.server.start.summary import base_url, summary
@@ -217,6 +220,31 @@ def test_a_step_without_bytes_shows_none(
     assert "Loading libraries" in printed
     assert "bytes" not in printed
     assert "?" not in printed.replace("\x1b[?", "")
+
+
+@pytest.mark.parametrize(
+    ("of_model", "operators", "expected"),
+    [
+        (
+            {},
+            (),
+            "temperature 1.0 where requests set nothing; from OpenAI's API, because the model recommends",
+        ),
+        ({"top_k": 64}, (), "top_k 64 where requests set nothing; from the model ("),
+        ({"top_k": 64}, ('{"top_k": 64}',), "top_k 64 where requests set nothing; from the operator ("),
+        ({}, ('{"temperature": 1.0}',), "temperature 1.0 where requests set nothing; from the operator ("),
+        ({"min_p": 0.1}, ('{"top_k": 9}',), "from the model and the operator ("),
+    ],
+)
+def test_the_start_says_where_sampling_defaults_come_from(
+    of_model: dict[str, Any], operators: tuple[str, ...], expected: str
+) -> None:
+    model = served(scripted())
+    defaults = replaced(msgspec.structs.replace(model.defaults, **of_model), {})
+    for value in operators:
+        defaults = replaced(defaults, json.loads(value))
+    given = Settings(sampling_defaults=tuple(("", value) for value in operators))
+    assert expected in summary(only(msgspec.structs.replace(model, defaults=defaults)), given, None, 4711)
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])

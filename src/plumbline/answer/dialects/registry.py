@@ -92,7 +92,7 @@ class DialectChoice(msgspec.Struct, frozen=True):
     tool: ToolDialect | None
     reasoning: ReasoningDialect | None
     tool_reason: str = ""
-    """`given`, `detected`, `none detected`, or why it could not be another."""
+    """`given`, how it was detected, `none detected`, or why it could not be another."""
     reasoning_reason: str = ""
     response_template: ResponseTemplate | None = None
     """The tokenizer's response template, if answers are parsed by it."""
@@ -249,4 +249,6 @@ def _chosen(
     found = matching(dialects, template, added_tokens, shown)
     if not found:
         return None, "none detected"
-    return max(found, key=lambda dialect: sum(map(len, dialect.detect))), "detected"
+    chosen = max(found, key=lambda dialect: sum(map(len, dialect.detect)))
+    by_template = _matches(chosen, template)
+    return chosen, f"detected {'in the chat template' if by_template else 'by a rendered call or by tokens'}"

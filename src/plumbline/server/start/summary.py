@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from plumbline import __version__
@@ -50,9 +51,7 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
     if settings.quantization == "int4":
         yield "rounding", _rounding(info.rounding_loss)
     yield "ends", _ends(model)
-    values = model.defaults.set_values or {"temperature": 1.0}
-    shown = ", ".join(f"{name} {value}" for name, value in values.items())
-    yield "sampling", f"{shown} where requests set nothing (--sampling-defaults)"
+    yield "sampling", _sampling(model, settings)
     if model.renderer.template is None:
         yield "prompts", "no chat template: /v1/completions only, or give one with --chat-template"
         return
@@ -72,6 +71,23 @@ def _rounding(loss: float | None) -> str:
     if loss is None:
         return "weights to 4 bits; what that costs this model has not been measured"
     return f"weights to 4 bits, with {loss:.2f} times the perplexity of texts that the model itself writes"
+
+
+def _sampling(model: ServedModel, settings: Settings) -> str:
+    """Return the sampling defaults and where they come from."""
+    values = model.defaults.set_values
+    given = [
+        json.loads(value) for name, value in settings.sampling_defaults if not name or name in model.names
+    ]
+    operators = {name for one in given for name in one}
+    sources = ["the model"] if values.keys() - operators else []
+    if given:
+        sources.append("the operator")
+    if not sources:
+        ignored = settings.generation_config == "none"
+        sources = ["OpenAI's API" + ("" if ignored else ", because the model recommends nothing")]
+    shown = ", ".join(f"{name} {value}" for name, value in (values or {"temperature": 1.0}).items())
+    return f"{shown} where requests set nothing; from {' and '.join(sources)} (--sampling-defaults)"
 
 
 def _ends(model: ServedModel) -> str:
