@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import EOS, TOKENIZER, chatml, scripted_info, token_chunks
 from support.speaking import TrustedScript
@@ -39,6 +39,8 @@ TOOLS = (Tool(name="get_weather", parameters=PARAMETERS), Tool(name="now"))
 NAMES = ["none", *sorted({dialect.name for dialect in TOOL_DIALECTS.values()})]
 OWN = ("hermes", "llama3_json", "llama4_json", "generic_json", "xlam", "granite")
 """Dialects some of whose own calls are plain JSON: they read them first, whatever the arguments are."""
+
+CONSTRAINED = ("hermes", "mistral", "qwen3_coder")
 
 
 @cache
@@ -168,7 +170,7 @@ def test_what_may_not_be_a_call_or_was_cut_stays_text(changes: dict[str, Any]) -
     )
 
 
-@pytest.mark.parametrize("dialect", ["hermes", "mistral", "qwen3_coder"])
+@pytest.mark.parametrize("dialect", CONSTRAINED)
 def test_strict_tools_are_called_too(dialect: str) -> None:
     """A grammar of strict tools constrains calls in markup and leaves text free, where small models write calls."""
     strict = tuple(msgspec.structs.replace(tool, strict=True) for tool in TOOLS)
@@ -178,6 +180,34 @@ def test_strict_tools_are_called_too(dialect: str) -> None:
     one = ToolChoice(parallel=False)
     assert len(calls_of(answered(twice, dialect, prompt=prompt))) == 2
     assert calls_of(answered(twice, dialect, prompt=prompt, tool_choice=one)) == []
+
+
+@settings(max_examples=20)  # Each compiles a grammar.
+@given(st.sampled_from(CONSTRAINED), _VALID, st.booleans(), st.integers(1, 9), st.sampled_from([None, 2]))
+def test_a_second_plain_call_ends_an_answer_that_may_have_one(
+    dialect: str, call: dict[str, Any], fenced: bool, times: int, indent: int | None
+) -> None:
+    """A small model repeats its call until the limit; the first one is the answer, and no more is generated."""
+    text = json.dumps(call, indent=indent)
+    text = f"```json\n{text}\n```\n" if fenced else f"{text}\n"
+    one = ToolChoice(parallel=False)
+    events = answered(text + text * times, dialect, tool_choice=one)
+    assert calls_of(events) == [(call["name"], call["arguments"])]
+    finish = events[-1]
+    assert isinstance(finish, Finish)
+    assert finish.reason == "tool_calls"
+    until_second = text + text[: text.index('"') + 1]
+    assert finish.usage.completion_tokens <= len(TOKENIZER.encode_rendered(until_second))
+    cut = answered(
+        text * (times + 1), dialect, tool_choice=one, limit=len(TOKENIZER.encode_rendered(text)) - 2
+    )
+    assert calls_of(cut) == []
+
+
+@pytest.mark.parametrize("rest", [" is the call.", "\n[1]", "\n{}", "\n``", f"\nOr: {_CALL}"])
+def test_other_text_after_a_plain_call_does_not_end_the_answer(rest: str) -> None:
+    events = answered(_CALL + rest, "mistral", tool_choice=ToolChoice(parallel=False))
+    assert (text_of(events), calls_of(events)) == (_CALL + rest, [])
 
 
 def test_text_in_a_format_is_no_call() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ from plumbline.answer.dialects.registry import DialectChoice
 from plumbline.answer.dialects.spec.dialect import NewId, Section, ToolDialect
 from plumbline.answer.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
-__all__ = ["UnmarkedCall", "may_become_calls", "unmarked_calls"]
+__all__ = ["UnmarkedCall", "first_of_several", "may_become_calls", "unmarked_calls"]
 
 _FENCE = ("```json", "```")
 _DIALECT = build_dialect(
@@ -33,6 +35,10 @@ _BEGINNINGS = ('{"', '[{"', '```{"', '```[{"', '```json{"', '```json[{"')
 """What calls begin with, without white space."""
 _LONGEST_BEGINNING = 128
 """Characters that are looked at."""
+_DECODER = json.JSONDecoder(strict=False)
+_SECOND = re.compile(r'[}`](?:json)?\s*\{\s*"')
+"""What a second object begins with. Within the first one it has a comma or an escaped quote, so that a long call is not
+decoded again with each token."""
 
 
 class UnmarkedCall(NamedTuple):
@@ -50,6 +56,28 @@ def may_become_calls(text: str) -> bool:
     """
     begun = "".join(text[:_LONGEST_BEGINNING].split())
     return any(begun.startswith(form) or form.startswith(begun) for form in _BEGINNINGS)
+
+
+def first_of_several(text: str) -> str | None:
+    """Return the first JSON object of a text after which another one begins, with its fence; None if none does.
+
+    >>> first_of_several('{"name": "f"}\\n{"'), first_of_several('{"name": "f"} is JSON'), first_of_several('{"n')
+    ('{"name": "f"}', None, None)
+    """
+    if not _SECOND.search(text, max(0, len(text) - _LONGEST_BEGINNING)):
+        return None
+    opening = text.find("{")
+    try:
+        _, end = _DECODER.raw_decode(text, opening)
+    except (ValueError, RecursionError):
+        return None
+    if text[:opening].strip():
+        closing = text.find("```", end)
+        if closing < 0 or text[end:closing].strip():
+            return None
+        end = closing + len("```")
+    rest = "".join(text[end : end + _LONGEST_BEGINNING].split())
+    return text[:end] if rest.startswith(_BEGINNINGS) else None
 
 
 def unmarked_calls(

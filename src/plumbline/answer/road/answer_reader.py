@@ -41,7 +41,7 @@ class AnswerReader:
         eos_token_ids: the tokens that end a sequence of the model.
 
     Attributes:
-        is_done: a stop string has ended the answer, so the engine can stop.
+        is_done: a stop string or `end` has ended the answer, so the engine can stop.
         warnings: what was malformed, one line each, for the log.
     """
 
@@ -78,6 +78,7 @@ class AnswerReader:
         self._stop_token_ids = sampling.stop_token_ids
         self._end_token_ids = sampling.stop_token_ids | eos_token_ids
         self._last_token: int | None = None
+        self._ended = False
         self._cached_tokens = 0
         self._hidden_state: tuple[float, ...] = ()
         self._reason: FinishReason = "length" if sampling.max_tokens == 0 else "stop"
@@ -112,8 +113,12 @@ class AnswerReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether a stop string has ended the answer."""
-        return self._assembler.stop_match is not None
+        """Whether a stop string or `end` has ended the answer."""
+        return self._ended or self._assembler.stop_match is not None
+
+    def end(self) -> None:
+        """End the answer here, as if the model had."""
+        self._ended = True
 
     @property
     def warnings(self) -> Sequence[str]:

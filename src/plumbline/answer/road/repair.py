@@ -91,6 +91,10 @@ class CallRepair:
         self._reader = self._new_reader()
         self._reader.note_calls()
 
+    def end(self) -> None:
+        """End the answer here, as if the model had."""
+        self._reader.end()
+
     async def run(self) -> AsyncGenerator[OutputEvent, None]:
         """Yield the events of the choice."""
         failed: _Failed | None = None

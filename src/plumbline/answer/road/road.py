@@ -155,12 +155,12 @@ class Road:
         ask = partial(self._ask, watch=watch)
         if prepared.turn.repair_calls:
             repair = CallRepair(self._engine, self.tokenizer, self._checker, prepared, request, ask)
-            events = repair.run()
+            events, end = repair.run(), repair.end
         else:
             reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
-            events = ask(reader, request)
+            events, end = ask(reader, request), reader.end
         if self._reads_unmarked and may_have_unmarked_calls(prepared):
-            return UnmarkedCalls(prepared, self._checker, client, request_id).read(events)
+            return UnmarkedCalls(prepared, self._checker, client, request_id, end).read(events)
         return events
 
     async def _ask(

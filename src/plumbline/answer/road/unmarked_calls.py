@@ -3,18 +3,25 @@
 The whole text has to be one JSON object or list, fenced or bare, that names declared tools with arguments that their
 parameters allow. Text is held back only while it may still become that, so another answer that begins like it comes in
 one piece at the end, and any other at once. Text in a format, and what a limit cut or a stop string ended, is text.
+Where only one call is allowed (`parallel_tool_calls: false`), a second object ends the answer, because Qwen2.5-Coder
+0.5B repeats its first call until the context is full.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import msgspec
 
 from plumbline.answer.dialects.model_dialect import call_ids
-from plumbline.answer.dialects.unmarked import UnmarkedCall, may_become_calls, unmarked_calls
+from plumbline.answer.dialects.unmarked import (
+    UnmarkedCall,
+    first_of_several,
+    may_become_calls,
+    unmarked_calls,
+)
 from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from plumbline.answer.road.prepare import PreparedTurn
 from plumbline.answer.structured_output.answer_grammar import callable_tools
@@ -48,33 +55,46 @@ class UnmarkedCalls:
         checker: checks arguments.
         client: whose turn it is.
         request_id: for the log.
+        end: ends the answer before the model does, so that its `Finish` follows.
     """
 
     def __init__(
-        self, prepared: PreparedTurn, checker: ArgumentsChecker, client: str, request_id: str
+        self,
+        prepared: PreparedTurn,
+        checker: ArgumentsChecker,
+        client: str,
+        request_id: str,
+        end: Callable[[], None],
     ) -> None:
         self._prepared = prepared
         self._checker = checker
         self._client = client
         self._request_id = request_id
+        self._end = end
         self._tools = _tools(prepared)
 
     async def read(self, events: AsyncGenerator[OutputEvent, None]) -> AsyncGenerator[OutputEvent, None]:
         """Yield the events of the choice."""
         held: list[OutputEvent] = []
-        text, looking = "", True
+        text, looking, ended = "", True, False
         async with aclosing(events):
             async for event in events:
                 if not looking:
                     yield event
                     continue
                 if isinstance(event, Finish):
-                    for one in await self._ended(held, text, event):
+                    whole = ended or (event.reason == "stop" and event.stop_match is None)
+                    for one in await self._ended(held, text if whole else "", event):
                         yield one
                     return
+                if ended:
+                    continue
                 if isinstance(event, TextDelta):
                     text += event.text
                     looking = may_become_calls(text)
+                    if looking and (first := await self._only_call(text)) is not None:
+                        text, ended = first, True
+                        self._end()
                 elif isinstance(event, ToolCallStart):
                     looking = False
                 if looking and text:
@@ -86,7 +106,7 @@ class UnmarkedCalls:
 
     async def _ended(self, held: list[OutputEvent], text: str, finish: Finish) -> list[OutputEvent]:
         """Return the held events, with calls in the place of their text if it is calls."""
-        calls = await self._calls(text) if finish.reason == "stop" and finish.stop_match is None else []
+        calls = await self._calls(text)
         if not calls:
             return [*held, finish]
         _log.info("%s: %d calls were read from plain JSON", self._request_id, len(calls))
@@ -94,7 +114,14 @@ class UnmarkedCalls:
         for start, arguments in calls:
             found += [self._named(start), ToolCallDelta(arguments), ToolCallEnd()]
         usage = msgspec.structs.replace(finish.usage, unmarked_calls=len(calls))
-        return [*found, msgspec.structs.replace(finish, reason="tool_calls", usage=usage)]
+        return [*found, msgspec.structs.replace(finish, reason="tool_calls", usage=usage, stop_match=None)]
+
+    async def _only_call(self, text: str) -> str | None:
+        """Return the call that the text is up to a second JSON object, if the answer may have no other call."""
+        if self._prepared.turn.tool_choice.parallel:
+            return None
+        first = first_of_several(text)
+        return first if first is not None and await self._calls(first) else None
 
     async def _calls(self, text: str) -> list[UnmarkedCall]:
         prepared, prompt = self._prepared, self._prepared.turn.prompt
