@@ -179,12 +179,23 @@ def test_slow_grammars_of_a_client_do_not_keep_others_waiting() -> None:
         await asyncio.sleep(0)
         await compiler.compile(WORDS, "b")
         assert not any(task.done() for task in slow)
-        with pytest.raises(CompilersBusyError):
+        with pytest.raises(CompilersBusyError, match="Too many"):
             await compiler.compile(f"{SLOW}\n// beyond", "a")
         await compiler.compile(PAIRS, "b")
         again = asyncio.create_task(compiler.compile(f"{SLOW}\n// 0", "b"))  # The same takes no place.
         found = await asyncio.gather(*slow, again, return_exceptions=True)
         assert all(isinstance(error, GrammarError) for error in found), found
+        await compiler.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_grammar_that_gets_no_turn_in_time_is_not_called_one_of_many() -> None:
+    compiler = LarkCompiler(VOCABULARY, patience=0.0)
+
+    async def scenario() -> None:
+        with pytest.raises(CompilersBusyError, match="within 0 seconds"):
+            await compiler.compile(WORDS, "a")
         await compiler.close()
 
     asyncio.run(scenario())

@@ -238,7 +238,7 @@ class LarkCompiler:
         Not an exception: the result is kept, and each `raise` of one adds to its traceback.
 
         Raises:
-            CompilersBusyError: no worker became free, or none could be started.
+            CompilersBusyError: no worker became free or ready in time, or none could be started.
         """
         try:
             async with AsyncExitStack() as stack:
@@ -247,8 +247,13 @@ class LarkCompiler:
                     verdict = await _tried(worker, text)
                 # In its turn, because it takes as long here.
                 return verdict.error or await self._compiled_here(grammar, verdict)
-        except (WorkersBusyError, TimeoutError):
+        except WorkersBusyError:
             raise CompilersBusyError(_BUSY) from None
+        except TimeoutError:
+            raise CompilersBusyError(
+                f"The grammar or schema could not be compiled within {self._patience:g} seconds: the machine is busy. "
+                "Try again later."
+            ) from None
         except WorkerError as error:
             raise CompilersBusyError(f"Grammars cannot be compiled now: {error}.") from error
 
