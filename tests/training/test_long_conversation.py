@@ -62,5 +62,5 @@ def test_attention_without_a_mask_computes_the_same(monkeypatch: pytest.MonkeyPa
     model = Network(PocketShape(), dtype=torch.float32)
     ids, wanted = torch.randint(0, 1024, (2, 40)), torch.ones(2, 40, dtype=torch.bool)
     masked = model(ids, wanted)
-    monkeypatch.setattr(network, "LONG", 8)
+    monkeypatch.setattr(network, "_LONGEST_MASK", 8)
     torch.testing.assert_close(model(ids, wanted), masked, rtol=1e-4, atol=1e-4)

@@ -132,8 +132,9 @@ def test_monstrous_bodies_get_verdicts(scenario: str, body: bytes) -> None:
 def test_scenarios_go_on_whatever_they_are_answered(scenario: str, answer: Any) -> None:
     steps = SCENARIOS[scenario].steps(Target(base_url="http://x/v1", model=MODEL))
     sent = [next(steps)]
+    most = len(transcripts()[scenario].exchanges) + 20
     try:
-        while len(sent) < 20:
+        while len(sent) < most:
             sent.append(
                 steps.send(with_body(transcripts()[scenario].exchanges[0], json.dumps(answer).encode()))
             )

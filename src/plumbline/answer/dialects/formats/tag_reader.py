@@ -55,7 +55,9 @@ class TagReader:
         lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
         self._ends = finder(tag.end, cut_end, *early, *lines)
         self._cut_end = cut_end
-        self._after_cut = finder(*(marker for marker in self._after_value.markers if marker != tag.end))
+        # The end of a name may stand in a value as often as the model likes, so a second one does not make it an end.
+        ends = (tag.end, *tag.name_close)
+        self._after_cut = finder(*(marker for marker in self._after_value.markers if marker not in ends))
         """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
         self._parameters = CallParameters(())
         self._names = TagNames(tags, cursor, call)
