@@ -11,7 +11,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import fcntl, os, signal, sys, termios
+import fcntl, os, select, signal, sys, termios
 # The tests may themselves run under nohup, which a program inherits.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
 if sys.argv[1] != "daemon":
@@ -20,7 +20,9 @@ from plumbline.server.start.hangup import on_hangup
 handle = on_hangup(lambda: print("reload", flush=True), lambda: print("end", flush=True))
 signal.signal(signal.SIGHUP, lambda *_: handle())
 print("ready", flush=True)
-sys.stdin.readline()
+# Not `readline`: a signal just before it would be handled after it only.
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
 """
 
 
