@@ -138,7 +138,7 @@ class DigitRunMatcher:
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether the next mask may take long."""
+        """Whether masks and tokens may take long from here."""
         return self._inner.may_be_slow
 
     def prepare(self) -> None:

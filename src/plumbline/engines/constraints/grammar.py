@@ -97,7 +97,7 @@ class Matcher(Protocol):
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether the next mask may take so long that no step should wait for it; see `prepare`."""
+        """Whether masks and tokens may take so long from here that no step should wait for them; see `prepare`."""
         ...
 
     def prepare(self) -> None:

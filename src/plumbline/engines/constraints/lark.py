@@ -172,8 +172,8 @@ class LarkMatcher:
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether the next mask may take long."""
-        return self._known is None and (self._was_slow or not self._is_small)
+        """Whether masks and tokens may take long from here."""
+        return self._was_slow or not self._is_small
 
     def prepare(self) -> None:
         """Compute the next mask, which `mask_into` then copies. No other method may be called meanwhile."""

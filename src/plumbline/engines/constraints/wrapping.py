@@ -51,7 +51,7 @@ class WrappingMatcher:
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether the next mask of the inner matcher may take long."""
+        """Whether masks and tokens of the inner matcher may take long from here."""
         return self._inner is not None and self._inner.may_be_slow
 
     def prepare(self) -> None:

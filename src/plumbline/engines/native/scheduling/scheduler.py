@@ -136,7 +136,7 @@ class Scheduler(RequestQueues):
             return None
         if self.waiting and (len(going) < len(running) or self._would_move()):
             return None
-        if (speculator := self._speculates()) is not None and any(
+        if (speculator := self._speculates(len(running))) is not None and any(
             entry.proposal.tokens or speculator.may_propose(entry.state) for entry in running
         ):
             return None
@@ -218,7 +218,9 @@ class Scheduler(RequestQueues):
         """
         # All running requests have a token before one has more, and prompts have as much as the proposals.
         spare = (budget - len(self.running)) // 2
-        speculates = self._speculates() is not None
+        # A request that waits for its mask costs the step nothing.
+        num_present = sum(not state.is_late for state in self.running)
+        speculates = self._speculates(num_present) is not None
         position = 0
         while position < len(self.running):
             state = self.running[position]
@@ -233,7 +235,7 @@ class Scheduler(RequestQueues):
                 else:
                     proposal = NOTHING
                     if speculates and num_tokens >= state.next_proposal:
-                        proposal = self._propose(state, spare)
+                        proposal = self._propose(state, spare, num_present)
                     count = 1 + len(proposal.tokens)
                     entry = Scheduled(state, num_tokens - 1, count, draws=True, proposal=proposal)
                     (speculating if count > 1 else entries).append(entry)
@@ -242,15 +244,15 @@ class Scheduler(RequestQueues):
             position += 1
         return budget
 
-    def _speculates(self) -> Speculator | None:
-        return self.speculator if len(self.running) <= MOST_SPECULATING else None
+    def _speculates(self, num_present: int) -> Speculator | None:
+        return self.speculator if num_present <= MOST_SPECULATING else None
 
-    def _propose(self, state: RequestState, most: int) -> Proposal:
+    def _propose(self, state: RequestState, most: int, num_present: int) -> Proposal:
         """Return up to `most` tokens that may follow a request's, with blocks for them."""
         assert self.speculator is not None
         # One token is drawn in any case, and no more than the request may have.
         most = min(most, state.max_len - state.num_tokens - 1)
-        proposal = self.speculator.propose(state, most, len(self.running))
+        proposal = self.speculator.propose(state, most, num_present)
         if not proposal.tokens or self._grow(state, 1 + len(proposal.tokens)):
             return proposal
         return proposal.cut(0)
