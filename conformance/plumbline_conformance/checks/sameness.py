@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from plumbline_conformance.checks.common import accepted, group
 from plumbline_conformance.checks.laws import STREAM, WHOLE
-from plumbline_conformance.suite.scenario import Broken, Inconclusive, Problem, Rejected, Request
+from plumbline_conformance.suite.scenario import Broken, Inconclusive, Problem, Rejected, Request, Unsteady
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
@@ -66,7 +66,7 @@ def same(
     if wholes[0] == streams[0]:
         return
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
-        raise Inconclusive("the server answered the same request differently each time")
+        raise Unsteady
     broken = rule(wholes[0], streams[0]) if rule is not None else ""
     wanted = f"streamed as without streaming: {as_json(wholes[0])[:400]}"
     shown = f"streamed: {as_json(streams[0])[:400]}"

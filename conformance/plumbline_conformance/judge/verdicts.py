@@ -28,6 +28,7 @@ from plumbline_conformance.suite.scenario import (
     NotRequested,
     Problem,
     Rejected,
+    Unsteady,
     Untestable,
     broken_rules,
     checks_of,
@@ -35,7 +36,16 @@ from plumbline_conformance.suite.scenario import (
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.exchange import Exchange, Transcript, in_attempt
 
-__all__ = ["Finding", "Verdict", "failed", "judge", "judge_law", "worth_repeating"]
+__all__ = [
+    "Finding",
+    "Verdict",
+    "failed",
+    "judge",
+    "judge_law",
+    "replaces",
+    "worth_repeating",
+    "worth_repeating_alone",
+]
 
 Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
@@ -62,6 +72,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     crash: bool = False
     """The server failed, so the check could not look at its rules."""
+    unsteady: bool = False
+    """The server answered the same request in different ways, so the check is inconclusive."""
     traceback: str = ""
     """Where the suite itself failed, for the verdict `error`."""
 
@@ -161,6 +173,26 @@ def worth_repeating(transcript: Transcript) -> list[str]:
     ]
 
 
+def worth_repeating_alone(transcript: Transcript, *, late: bool) -> list[str]:
+    """Return the checks that may have become inconclusive because the server had other requests to answer.
+
+    Args:
+        transcript: a scenario that ran beside others.
+        late: whether one of its answers did not end in time.
+    """
+    findings = judge(transcript)
+    return [one.check for one in findings if one.unsteady or (late and one.verdict == "inconclusive")]
+
+
+def replaces(repeated: Transcript, first: Transcript) -> bool:
+    """Return whether a repeated scenario may stand for the first one: it breaks what that broke, and maybe more."""
+    broken, again = (
+        {finding.check for finding in judge(seen) if finding.verdict in (*_BROKEN, "flaky", "error")}
+        for seen in (first, repeated)
+    )
+    return broken <= again
+
+
 def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
     names = [exchange.name for exchange in transcript.exchanges]
     if len(set(names)) < len(names):
@@ -234,7 +266,8 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         seen = islice(found.judge(transcript), _MAX_PROBLEMS)
         problems.extend(_completed(found, problem, transcript) for problem in seen)
     except Inconclusive as reason:
-        return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
+        unsteady = isinstance(reason, Unsteady)
+        return Finding(check=found.id, verdict="inconclusive", reason=str(reason), unsteady=unsteady)
     except Rejected as reason:
         return Finding(check=found.id, verdict="rejected", reason=str(reason))
     except Untestable as reason:

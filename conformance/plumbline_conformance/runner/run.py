@@ -8,13 +8,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from plumbline_conformance.client.http import conversations, exchange_of, sender
-from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
+from plumbline_conformance.judge.verdicts import (
+    Finding,
+    Verdict,
+    judge,
+    judge_law,
+    replaces,
+    worth_repeating,
+    worth_repeating_alone,
+)
 from plumbline_conformance.runner.budget import Budget, BudgetTracker
 from plumbline_conformance.runner.mcp_server import mcp_server
 from plumbline_conformance.runner.server_watch import ServerWatch
-from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_doubtful
+from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_doubtful, is_late
 from plumbline_conformance.suite.scenario import UNKNOWN, Scenario, Target
 from plumbline_conformance.transcript.exchange import Transcript
+
+_MOST_LATE = 2
+"""How many scenarios that are repeated alone may have late answers again: each may take a minute."""
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 
@@ -91,10 +102,18 @@ class _Attempts:
                 return Transcript(scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacks)
         return await self._repeated(scenario, await self._session.scenario(scenario))
 
+    def is_undecided(self, seen: Transcript) -> bool:
+        """Return whether a scenario is worth repeating while nothing else runs."""
+        if seen.skipped is not None or seen.died is not None or seen.defect:
+            return False
+        found = worth_repeating_alone(seen, late=any(map(is_late, seen.exchanges)))
+        return self._counts(found)
+
+    def _counts(self, checks: Collection[str]) -> bool:
+        return any(self._wanted is None or name in self._wanted for name in checks)
+
     async def _repeated(self, scenario: Scenario, seen: Transcript) -> Transcript:
-        broken = worth_repeating(seen)
-        wanted = self._wanted
-        if seen.died is not None or not any(wanted is None or name in wanted for name in broken):
+        if seen.died is not None or not self._counts(worth_repeating(seen)):
             return seen
         for _ in range(self._trials):
             attempt = await self._session.scenario(scenario)
@@ -130,6 +149,8 @@ class _Schedule:
         self._done: dict[str, Transcript] = {}
         self._late: list[Transcript] = []
         """Transcripts with an answer that did not end in time, or a 503: asked for alone, it may come yet."""
+        self._undecided: list[Transcript] = []
+        """Transcripts whose answers may be unsteady or late because of the requests of other scenarios."""
         self._disturbed: list[Scenario] = []
         """The scenarios to repeat, because the server died of a request that is not identified yet."""
         self._suspected: dict[str, Transcript] = {}
@@ -140,6 +161,7 @@ class _Schedule:
         await asyncio.gather(*(self._beside_others(one) for one in scenarios if not one.hostile))
         await self._repeat_disturbed()
         await self._settle_late()
+        await self._repeat_undecided({one.id: one for one in scenarios})
         for scenario in sorted(scenarios, key=lambda one: one.lethal):
             if scenario.hostile:
                 seen = await self._session.survived(await self._attempts.of(scenario))
@@ -169,12 +191,29 @@ class _Schedule:
         for seen in self._late:
             if mute is not None and mute.scenario == seen.scenario:
                 self._end(mute)
+                continue
+            found = await self._session.insisted(seen)
+            if found is seen and mute is None and self._attempts.is_undecided(seen):
+                self._undecided.append(seen)
             else:
-                self._end(await self._session.insisted(seen))
+                self._end(found)
+
+    async def _repeat_undecided(self, scenarios: Mapping[str, Scenario]) -> None:
+        """Repeat one scenario at a time; the first transcript stays if the second has no verdict or loses a fault."""
+        late = 0
+        for seen in self._undecided:
+            if late < _MOST_LATE and not self._watch.over:
+                alone = await self._attempts.of(scenarios[seen.scenario])
+                late += any(map(is_late, alone.exchanges))
+                decided = alone.skipped is None and not self._attempts.is_undecided(alone)
+                seen = alone if decided and replaces(alone, seen) else seen
+            self._end(seen)
 
     def _end_unless_doubtful(self, seen: Transcript) -> None:
         if seen.died is None and any(map(is_doubtful, seen.exchanges)):
             self._late.append(seen)
+        elif self._attempts.is_undecided(seen):
+            self._undecided.append(seen)
         else:
             self._end(seen)
 

@@ -40,6 +40,7 @@ __all__ = [
     "Request",
     "Scenario",
     "Target",
+    "Unsteady",
     "Untestable",
     "about",
     "breaking",
@@ -146,6 +147,19 @@ def broken_rules(problems: Iterable[Problem]) -> list[str]:
 
 class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
     """The transcript does not contain what this check looks at, and the server is not at fault."""
+
+
+class Unsteady(Inconclusive):
+    """The server answered the same request in different ways.
+
+    Batches of other sizes round differently, so a run repeats the scenario alone.
+
+    Args:
+        reason: which answers differ.
+    """
+
+    def __init__(self, reason: str = "the server answered the same request differently each time") -> None:
+        super().__init__(reason)
 
 
 class NotRequested(Inconclusive):

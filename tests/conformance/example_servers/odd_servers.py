@@ -43,8 +43,8 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
         found = change(scope["path"].removeprefix("/v1"), body)
         if found is not None:
             status, more_headers, value = found
-            headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
-            headers += [(name.encode(), text.encode()) for name, text in more_headers.items()]
+            named = {"content-type": "application/json", "x-request-id": "1", **more_headers}
+            headers = [(name.encode(), text.encode()) for name, text in named.items()]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": json.dumps(value).encode()})
             return

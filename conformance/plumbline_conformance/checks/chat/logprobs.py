@@ -12,7 +12,7 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import STREAM, both, stream, whole
 from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.scenario import Inconclusive, NotRequested, Problem, Target, check
+from plumbline_conformance.suite.scenario import Inconclusive, NotRequested, Problem, Target, Unsteady, check
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
@@ -78,7 +78,7 @@ def pair_same(seen: Transcript) -> Iterator[Problem]:
         [one["token"] for one in _entries(answer)] for answer in (whole_of(seen), stream_of(seen))
     )
     if choice(whole_of(seen)).content != choice(stream_of(seen)).content:
-        raise Inconclusive("the server answered the same request differently each time")
+        raise Unsteady
     if wanted != found:
         yield Problem(expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="token")
 

@@ -6,7 +6,15 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at, usage_count
-from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import (
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    Unsteady,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
@@ -66,9 +74,7 @@ def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
     texts = [text for text, _ in every]
     # Two candidates may be the same, but there must be more different ones than are returned.
     if len(set(texts)) <= WANTED or not {text for text, _ in chosen} <= set(texts):
-        raise Inconclusive(
-            "the seed did not give the same different texts twice, so the candidates are unknown"
-        )
+        raise Unsteady("the seed did not give the same different texts twice, so the candidates are unknown")
     return every, chosen
 
 

@@ -14,7 +14,15 @@ from plumbline_conformance.checks.identity import distinct_ids
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
-from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import (
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    Unsteady,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
@@ -198,7 +206,7 @@ def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
     whole = first(at(seen, WHOLE))
     chunks = _streamed(at(seen, STREAM))
     if _text(chunks) != whole.get("text"):
-        raise Inconclusive("the server answered the same request differently each time")
+        raise Unsteady
     logprobs = [one["logprobs"] for one in _choices(chunks) if isinstance(one.get("logprobs"), dict)]
     found = [
         token for lists in logprobs if isinstance(lists.get("tokens"), list) for token in lists["tokens"]
@@ -283,7 +291,7 @@ def _cut(seen: Transcript, name: str, other: str) -> Iterator[Problem]:
     if not isinstance(found, str) or found == wanted:
         return
     if not same_answer(plain, word, found, texts_of([lambda: _stopped_text(seen, other)])):
-        raise Inconclusive("the server answered the same request differently each time")
+        raise Unsteady
     yield Problem(expected=as_json(wanted), actual=as_json(found), pointer="choices[0].text", exchange=name)
 
 

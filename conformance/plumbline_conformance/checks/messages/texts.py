@@ -18,6 +18,7 @@ from plumbline_conformance.suite.scenario import (
     Problem,
     Request,
     Target,
+    Unsteady,
     about,
     check,
     scenario,
@@ -142,7 +143,7 @@ def reported(seen: Transcript) -> Iterator[Problem]:
             problem = Problem(expected=wanted, actual=as_json(ended)[:200], pointer="stop_reason")
             yield from about(exchange, [problem])
     if not looked_at:
-        raise Inconclusive("the answers differ from the first one")
+        raise Unsteady("the answers differ from the first one")
 
 
 @scenario("messages/continued", "A message that the assistant has begun", needs=("messages",))

@@ -11,7 +11,7 @@ from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.stored.conversations import messages_in, spoken
 from plumbline_conformance.checks.responses.stored.lifecycle import BRIEF, NEEDS, id_of, same_response
 from plumbline_conformance.checks.sample_requests import user
-from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.scenario import Problem, Request, Target, Unsteady, check, scenario
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
@@ -130,7 +130,7 @@ def history_same(seen: Transcript) -> Iterator[Problem]:
     texts = [[spoken(item)[1] for item in messages_in(one.json, "output")] for one in answers]
     continued, whole, again = ("".join(found) for found in texts)
     if whole != again:
-        raise Inconclusive("the server answered the same request differently each time")
+        raise Unsteady
     if continued != whole:
         shown = as_json(continued)[:200]
         yield Problem(expected=as_json(whole)[:200], actual=shown, pointer="output_text")
