@@ -5,10 +5,14 @@ They are not derived from our source or our answers, so they show what derived f
 
 from field_faults.changes import Row
 from field_faults.chat import CHAT
-from field_faults.legal import LEGAL
+from field_faults.conversations import CONVERSATIONS
+from field_faults.further_legal import FURTHER_LEGAL
+from field_faults.legal import LEGAL as FIRST_LEGAL
 from field_faults.others import OTHERS
+from field_faults.parts import PARTS
 from field_faults.rare import RARE
 
 __all__ = ["FAULTS", "LEGAL"]
 
-FAULTS: tuple[Row, ...] = (*CHAT, *OTHERS, *RARE)
+FAULTS: tuple[Row, ...] = (*CHAT, *OTHERS, *RARE, *CONVERSATIONS, *PARTS)
+LEGAL: tuple[Row, ...] = (*FIRST_LEGAL, *FURTHER_LEGAL)

@@ -11,7 +11,19 @@ from mutants.mutations import changed, with_body
 
 from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["Change", "Event", "Row", "applied", "calls_in", "deltas", "ended", "headers", "streamed", "whole"]
+__all__ = [
+    "Change",
+    "Event",
+    "Row",
+    "applied",
+    "calls_in",
+    "deltas",
+    "each_choice",
+    "ended",
+    "headers",
+    "streamed",
+    "whole",
+]
 
 Json = dict[str, Any]
 Event = tuple[str | None, Any]
@@ -87,6 +99,16 @@ def deltas(change: Callable[[Json, Json], object]) -> Change:
                     change(choice, data)
 
     return streamed("chat", each)
+
+
+def each_choice(change: Callable[[Json, Json], object]) -> Callable[[Json, Json], None]:
+    """Change each choice of an answer, given the request."""
+
+    def apply(answer: Json, asked: Json) -> None:
+        for choice in answer["choices"]:
+            change(choice, asked)
+
+    return apply
 
 
 def calls_in(choice: Json) -> list[Json]:

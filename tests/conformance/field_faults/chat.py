@@ -6,7 +6,18 @@ import json
 from itertools import count
 from typing import Any
 
-from field_faults.changes import Event, Json, Row, calls_in, deltas, ended, headers, streamed, whole
+from field_faults.changes import (
+    Event,
+    Json,
+    Row,
+    calls_in,
+    deltas,
+    each_choice,
+    ended,
+    headers,
+    streamed,
+    whole,
+)
 
 __all__ = ["CHAT"]
 
@@ -32,14 +43,6 @@ def _first_index(choice: Json, _: Json) -> None:
 def _no_index(choice: Json, _: Json) -> None:
     for call in calls_in(choice):
         del call["index"]
-
-
-def _each_choice(change: Any) -> Any:
-    def apply(answer: Json, asked: Json) -> None:
-        for choice in answer["choices"]:
-            change(choice, asked)
-
-    return apply
 
 
 def _objects(choice: Json, _: Json) -> None:
@@ -257,23 +260,23 @@ def _error(message: Any) -> bytes:
 
 CHAT: tuple[Row, ...] = (
     ("python-genai#2868", "streamed calls end with `stop`", deltas(_stops)),
-    ("vllm#25054", "calls end with `stop`", whole("chat", _each_choice(_stops))),
+    ("vllm#25054", "calls end with `stop`", whole("chat", each_choice(_stops))),
     ("litellm#37792", "parallel calls all have index 0", deltas(_first_index)),
     ("litellm#37792", "arguments of streams are objects", deltas(_objects)),
-    ("", "arguments are objects", whole("chat", _each_choice(_objects))),
+    ("", "arguments are objects", whole("chat", each_choice(_objects))),
     ("litellm#37792", "each chunk has an id of its own", deltas(_new_ids)),
-    ("mlx-lm#782", "the reason is called `tool_call`", whole("chat", _each_choice(_singular))),
+    ("mlx-lm#782", "the reason is called `tool_call`", whole("chat", each_choice(_singular))),
     ("sglang#8417", "two chunks finish a choice", streamed("chat", _twice_finished)),
     ("sglang#8417", "only the last of several choices finishes", streamed("chat", _last_finished)),
     ("ollama#7881", "calls in streams have no index", deltas(_no_index)),
     ("omlx#61", "no usage in streams", streamed("chat", _no_usage)),
     ("", "the chunk of the usage has a choice", streamed("chat", _busy_usage)),
     ("", "the reason is empty before the end", deltas(_empty_reason)),
-    ("", "the reason is `eos_token`", whole("chat", _each_choice(_eos))),
-    ("ollama#16117", "no log probabilities", whole("chat", _each_choice(_no_logprobs))),
+    ("", "the reason is `eos_token`", whole("chat", each_choice(_eos))),
+    ("ollama#16117", "no log probabilities", whole("chat", each_choice(_no_logprobs))),
     ("ollama#16117", "no log probabilities in streams", deltas(_no_logprobs)),
-    ("", "more alternatives than asked for", whole("chat", _each_choice(_more_tops))),
-    ("LightLLM#130", "the text has the stop string", whole("chat", _each_choice(_with_stop))),
+    ("", "more alternatives than asked for", whole("chat", each_choice(_more_tops))),
+    ("LightLLM#130", "the text has the stop string", whole("chat", each_choice(_with_stop))),
     ("", "the role in every chunk", deltas(_roles)),
     ("", "no [DONE]", streamed("chat", _without_end)),
     ("", "the end is a JSON string", streamed("chat", _quoted_end)),
@@ -285,12 +288,12 @@ CHAT: tuple[Row, ...] = (
     ("", "one choice for several", whole("chat", _one_choice)),
     ("", "calls despite `none`", whole("chat", _calls_anyway)),
     ("", "text despite `required`", whole("chat", _text_instead)),
-    ("", "words before a document", whole("chat", _each_choice(_prose))),
-    ("", "a document between fences", whole("chat", _each_choice(_fenced))),
-    ("vllm#14170", "thoughts within the text", whole("chat", _each_choice(_thinks_aloud))),
-    ("", "markup of calls as text", whole("chat", _each_choice(_markup))),
-    ("", "an empty id of calls", whole("chat", _each_choice(_no_call_id))),
-    ("", "one id for all calls", whole("chat", _each_choice(_same_call_id))),
+    ("", "words before a document", whole("chat", each_choice(_prose))),
+    ("", "a document between fences", whole("chat", each_choice(_fenced))),
+    ("vllm#14170", "thoughts within the text", whole("chat", each_choice(_thinks_aloud))),
+    ("", "markup of calls as text", whole("chat", each_choice(_markup))),
+    ("", "an empty id of calls", whole("chat", each_choice(_no_call_id))),
+    ("", "one id for all calls", whole("chat", each_choice(_same_call_id))),
     ("", "the name in every fragment", streamed("chat", _named_again)),
     ("", "characters cut in streams", deltas(_replaced)),
     ("", "chunks are encoded twice", streamed("chat", _encoded_twice)),
@@ -305,8 +308,8 @@ CHAT: tuple[Row, ...] = (
     ("", "refusals are a text", ended(_refuses, content=b"Bad Request")),
     ("", "what is wrong is a failure", ended(_refuses, status=500)),
     ("", "no echo", whole("completions", _no_echo)),
-    ("", "log probabilities as in chat", whole("completions", _each_choice(_chat_logprobs))),
+    ("", "log probabilities as in chat", whole("completions", each_choice(_chat_logprobs))),
     ("", "one answer for several prompts", whole("completions", _first_prompt)),
-    ("", "all offsets are 0", whole("completions", _each_choice(_offsets))),
+    ("", "all offsets are 0", whole("completions", each_choice(_offsets))),
     ("", "completions are called chat", whole("completions", _as_chat)),
 )

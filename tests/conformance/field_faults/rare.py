@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from field_faults.changes import Event, Json, Row, calls_in, deltas, ended, streamed, whole
+from field_faults.changes import Event, Json, Row, calls_in, deltas, each_choice, ended, streamed, whole
 
 __all__ = ["RARE"]
-
-
-def _each_choice(change: Any) -> Any:
-    def apply(answer: Json, asked: Json) -> None:
-        for choice in answer["choices"]:
-            change(choice, asked)
-
-    return apply
 
 
 def _limit(asked: Json) -> int:
@@ -240,20 +232,20 @@ def _fewer(usage: Json, count: int) -> None:
 RARE: tuple[Row, ...] = (
     ("", "a stream counts one of several choices", streamed("chat", _usages(_one_choice_counted))),
     ("", "a stream counts one token more", streamed("chat", _usages(_streams_one_more))),
-    ("", "the limit is called a stop", whole("chat", _each_choice(_stops_at_limit))),
+    ("", "the limit is called a stop", whole("chat", each_choice(_stops_at_limit))),
     ("", "the limit is called a stop in streams", deltas(_stops_at_limit)),
-    ("", "completions call the limit a stop", whole("completions", _each_choice(_stops_at_limit))),
+    ("", "completions call the limit a stop", whole("completions", each_choice(_stops_at_limit))),
     ("", "the last token of a stream is not listed", streamed("chat", _last_token_unlisted)),
     ("", "two tokens at a limit of one", whole("chat", _two_at_one)),
     ("", "documents of streams begin with a fence", streamed("chat", _fenced_streams)),
-    ("", "strict arguments have another member", whole("chat", _each_choice(_strict_extended))),
+    ("", "strict arguments have another member", whole("chat", each_choice(_strict_extended))),
     ("", "two calls where one is allowed", whole("chat", _two_calls)),
-    ("", "a tool that is not allowed", whole("chat", _each_choice(_not_allowed))),
-    ("", "text with escapes", whole("chat", _each_choice(_escaped))),
+    ("", "a tool that is not allowed", whole("chat", each_choice(_not_allowed))),
+    ("", "text with escapes", whole("chat", each_choice(_escaped))),
     ("", "more cached tokens than the prompt has", whole("chat", _more_cached)),
     ("", "thoughts are not counted", whole("chat", _unthought)),
     ("", "no model beside tools", whole("chat", _second_model)),
-    ("", "two choices with one index", whole("chat", _each_choice(_parallel_texts))),
+    ("", "two choices with one index", whole("chat", each_choice(_parallel_texts))),
     ("", "log probabilities of an echo are those of other tokens", whole("completions", _shifted_echo)),
     ("", "a page says that it is the last", _page),
     ("", "a cancelled response goes on", _cancelled),

@@ -42,6 +42,12 @@ def one_for_all(answer: Any) -> None:
 
 
 ROWS: list[tuple[str, str, Mutation, str]] = [
+    (
+        "stop",
+        "another prompt in the stream",
+        chunk(-1, counted("prompt_tokens", 99), STREAM),
+        "same-prompt",
+    ),
     ("logprobs", "no object", body(without("object"), WHOLE), "shape"),
     ("logprobs", "no logprobs", body(put("choices", 0, "logprobs", None), WHOLE), "given"),
     (

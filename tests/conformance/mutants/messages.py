@@ -62,6 +62,25 @@ def called_twice(answer: Any) -> None:
     answer["content"].append(answer["content"][0])
 
 
+def twice_counted(event: Any) -> None:
+    event["usage"]["input_tokens"] *= 2
+
+
+def empty_text(answer: Any) -> None:
+    answer["content"].insert(0, {"type": "text", "text": ""})
+
+
+def empty_text_first(found: list[Event]) -> list[Event]:
+    """Stream a text without words before the other blocks."""
+    place = next(number for number, (kind, _) in enumerate(found) if kind == "content_block_start")
+    for _, event in found:
+        if "index" in event:
+            event["index"] += 1
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    stop = {"type": "content_block_stop", "index": 0}
+    return [*found[:place], (start["type"], start), (stop["type"], stop), *found[place:]]
+
+
 def replaced(answer: Any) -> None:
     answer.clear()
     answer.update(OPENAI)
@@ -81,6 +100,7 @@ TEXT: list[tuple[str, Mutation, str]] = [
         of_kind("message_delta", put("usage", "output_tokens", 99)),
         "stream-usage",
     ),
+    ("the input counted twice", of_kind("message_delta", twice_counted), "same-prompt"),
     ("a text of no tokens", body(put("usage", "output_tokens", 0), WHOLE), "usage ending"),
     ("no reason", body(put("stop_reason", None), WHOLE), "ending"),
     ("tool_use without calls", body(put("stop_reason", "tool_use"), WHOLE), "ending"),
@@ -156,6 +176,8 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
         of_kind("content_block_delta", put("delta", "partial_json", "["), STREAM),
         "stream-arguments sound",
     ),
+    ("tool", "an empty text before a call", body(empty_text, WHOLE), "filled"),
+    ("tool", "a streamed empty text before a call", events(empty_text_first, STREAM), "stream-filled"),
     ("tool", "two calls for one", body(called_twice, "single"), "single"),
     ("tool", "a forbidden call", body(changes(content=[CALL], stop_reason="tool_use"), "none"), "none"),
     ("tool", "no result taken", status(400, "result"), "taken"),

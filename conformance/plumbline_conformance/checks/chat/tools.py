@@ -101,6 +101,21 @@ def _type_once(exchange: Exchange) -> Iterator[Problem]:
     yield from _in_first(exchange, ("type",))
 
 
+@stream("chat/tool/bare", "Leave id, name and type out of later deltas of a call", "CS-10", milder=True)
+def _later_bare(exchange: Exchange) -> Iterator[Problem]:
+    """Check that later deltas have no empty texts: some clients take each name as that of a new call (CS-10)."""
+    called(exchange)
+    met: set[tuple[str, str]] = set()
+    for where, piece in fragments(exchange):
+        function = piece.get("function") or piece.get("custom") or {}
+        empty = [key for key in ("id", "type", "name") if {**function, **piece}.get(key) == ""]
+        call = where.rpartition("choices[")[2].partition("]")[0], as_json(piece.get("index"))
+        is_first = call not in met
+        met.add(call)
+        if empty and not is_first:
+            yield Problem(expected=f"no {' or '.join(empty)}", actual=as_json(piece)[:200], pointer=where)
+
+
 def _in_first(exchange: Exchange, head: tuple[str, ...]) -> Iterator[Problem]:
     called(exchange)
     met: set[str] = set()

@@ -323,6 +323,19 @@ def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
     yield from usage_adds_up(found[-1].get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
+@check("completions/stop/same-prompt", "Count the same prompt in a stream", "CMP-08", request=STREAM)
+def stop_same_prompt(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    usage = _streamed(at(seen, STREAM))[-1].get("usage")
+    found = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    wanted = usage_count(at(seen, WHOLE), "prompt_tokens")
+    if not isinstance(found, int):
+        raise Inconclusive("the stream has no usage; another check reports this")
+    if found != wanted:
+        expected, where = f"{wanted}, as without streaming", "usage.prompt_tokens"
+        yield Problem(expected=expected, actual=str(found), pointer=where)
+
+
 @check(
     "completions/stop/stream-finish",
     "Finish the streamed choice exactly once, at its end",

@@ -12,6 +12,7 @@ from plumbline_conformance.checks.common import (
     envelope,
     error_of,
     follow_up_accepted,
+    json_content_type,
     only,
     refusal,
     refused,
@@ -72,6 +73,14 @@ def stream_refused(target: Target) -> Steps:
 @check("errors/stream-refused/status", "Refuse with a status, not with an event", "HTTP-12")
 def stream_refused_status(seen: Transcript) -> Iterator[Problem]:
     yield from refused(only(seen), 400, 422)
+
+
+@check("errors/stream-refused/json", "Refuse a stream in JSON", "HTTP-12")
+def stream_refused_json(seen: Transcript) -> Iterator[Problem]:
+    """Check the media type, by which a client decides whether to read events."""
+    if not 400 <= answered(only(seen)).status < 500:
+        raise Inconclusive("the request was not refused; another check reports this")
+    yield from breaking("HTTP-12", json_content_type(only(seen)))
 
 
 @scenario("errors/hostile", "Hostile bodies, then a valid one")

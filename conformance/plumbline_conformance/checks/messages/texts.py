@@ -90,6 +90,16 @@ def ids(seen: Transcript) -> Iterator[Problem]:
         )
 
 
+@check("messages/text/same-prompt", "Count the same prompt in a stream", "MSG-10")
+def same_prompt(seen: Transcript) -> Iterator[Problem]:
+    wanted, found = (prompt_tokens(accepted(at(seen, name))) for name in (WHOLE, STREAM))
+    if min(wanted, found) < 1:
+        raise Inconclusive("an answer counts no prompt; another check reports this")
+    if found != wanted:
+        expected = f"{wanted}, as without streaming"
+        yield Problem(expected=expected, actual=str(found), pointer="usage", exchange=STREAM)
+
+
 @scenario(
     "messages/stop", "A message, and the same with a stop sequence from its middle", needs=("messages",)
 )

@@ -119,6 +119,20 @@ def input_fits(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="input that fits the tool's schema", actual=shown, pointer="content")
 
 
+@both(
+    "messages/tool/filled",
+    ("Leave out texts without words beside calls", "MSG-08"),
+    ("Stream no text without words beside calls", "MSG-08"),
+    milder=True,
+)
+def no_empty_texts(exchange: Exchange) -> Iterator[Problem]:
+    """Check that a client may send the blocks back: Anthropic's API refuses empty texts (MSG-08)."""
+    found = objects_in(message_of(exchange).get("content"))
+    if len(found) > 1 and any(block.get("type") == "text" and block.get("text") == "" for block in found):
+        kinds = ", ".join(str(block.get("type")) for block in found)
+        yield Problem(expected="no empty text", actual=kinds[:200], pointer="content")
+
+
 def _fits(tool: Json, value: Any) -> bool:
     wanted = tool.get("input_schema")
     return not isinstance(wanted, dict) or "$ref" in str(wanted) or fits(wanted, value)

@@ -234,6 +234,15 @@ def _places(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"the place of {_item(event).get('id')}", actual=str(place), pointer=where)
 
 
+@stream("responses/tools/ended", "End items in the order of their places", "RS-07", milder=True)
+def _ended_in_order(exchange: Exchange) -> Iterator[Problem]:
+    """Check the order of the done events, in which many clients rebuild the output (RS-07)."""
+    done = [event for event in events(exchange) if event.get("type") == "response.output_item.done"]
+    places = [place for event in done if isinstance(place := event.get("output_index"), int)]
+    if places != sorted(places):
+        yield Problem(expected=as_json(sorted(places)), actual=as_json(places), pointer="output_index")
+
+
 def _required(target: Target) -> dict[str, object]:
     return create_response(target, "Hi", tools=[WEATHER, TIME], tool_choice="required")
 

@@ -8,7 +8,7 @@ from typing import Any
 from mutants.basic import counted, put
 from mutants.chat.changes import STREAM, WHOLE, Change, message, reason, streamed, text
 from mutants.chat.tools import TOOLS
-from mutants.mutations import Event, Mutant, Mutation, body, chunks, events, status, without
+from mutants.mutations import Event, Mutant, Mutation, body, chunks, events, header, status, without
 
 __all__ = ["CHAT"]
 
@@ -241,6 +241,12 @@ ERRORS: list[Mutant] = [
     ("errors/no-messages", "an answer to nothing", status(200), ("refused",)),
     ("errors/no-messages", "another type", body(put("error", "type", "oops")), ("type",)),
     ("errors/stream-refused", "a stream that begins", status(200), ("status",)),
+    (
+        "errors/stream-refused",
+        "a refusal as a stream",
+        header("content-type", "text/event-stream"),
+        ("json",),
+    ),
     ("errors/hostile", "an answer to nothing", status(200, "empty"), ("refused", "sound")),
     ("errors/hostile", "a crash", status(500, "deep_messages"), ("refused",)),
     ("errors/hostile", "an error without a code", body(without("error", "code"), "list"), ("envelope",)),

@@ -40,6 +40,10 @@ def again_head(found: list[Any]) -> None:
     found[1].update(id="call_again", type="function")
 
 
+def unnamed_later(found: list[Any]) -> None:
+    found[1]["function"]["name"] = ""
+
+
 def typed(found: list[Any]) -> None:
     found[1].update(type="function")
 
@@ -112,6 +116,7 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ),
     ("tool", "the call as streamed text as well", streamed("<tool_call>{}", STREAM), "stream-no-markup"),
     ("tool", "id and type in every delta", pieces(again_head), "id-once type-once"),
+    ("tool", "an empty name in later deltas", pieces(unnamed_later), "bare"),
     ("tool", "the type in every delta", pieces(typed), "type-once"),
     ("tool", "no type", pieces(no_type), "type-once"),
     ("tool", "no id", pieces(no_id), "id-once chunks"),

@@ -58,6 +58,13 @@ def of_items(change: Change) -> Mutation:
     return chunks(mutate, STREAM)
 
 
+def ended_late(found: list[Event]) -> list[Event]:
+    """Move the end of the first item behind that of the second."""
+    first, second = (n for n, (kind, _) in enumerate(found) if kind == "response.output_item.done")
+    found.insert(second, found.pop(first))
+    return found
+
+
 def incomplete_first(answer: Any) -> None:
     answer["output"][0]["status"] = "incomplete"
 
@@ -272,6 +279,7 @@ RESPONSE_MEMBERS_OF: dict[str, list[Row]] = {
             of_item(0, lambda item: item.update(status="incomplete")),
             "state",
         ),
+        ("items that end in another order", renumbered(ended_late), "ended"),
         ("one call_id for both streamed calls", chunks(one_streamed_call_id, STREAM), "stream-ids"),
     ],
     "responses/tool-required": [

@@ -1,0 +1,119 @@
+"""Legal differences that threads of public trackers and the official documents show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mutants.mutations import with_body
+
+from field_faults.changes import Event, Json, Row, calls_in, deltas, each_choice, headers, streamed, whole
+from field_faults.parts import entries, of_errors, of_models
+
+__all__ = ["FURTHER_LEGAL"]
+
+
+def _reason_with_text(events: list[Event], _: Json) -> list[Event]:
+    found: list[Event] = []
+    for name, data in events:
+        choices = data["choices"] if isinstance(data, dict) else []
+        last = found[-1][1] if found else None
+        if len(choices) == 1 and choices[0]["finish_reason"] and isinstance(last, dict):
+            before = last["choices"]
+            if len(before) == 1 and not choices[0]["delta"] and before[0]["index"] == choices[0]["index"]:
+                before[0]["finish_reason"] = choices[0]["finish_reason"]
+                continue
+        found.append((name, data))
+    return found
+
+
+def _own_counts(answer: Json, _: Json) -> None:
+    answer["usage"].update(num_cached_tokens=0, prompt_cache_hit_tokens=0)
+
+
+def _short_usage(events: list[Event], _: Json) -> None:
+    for _, data in events:
+        if data["type"] == "message_delta":
+            data["usage"] = {"output_tokens": data["usage"]["output_tokens"]}
+
+
+def _unpinged(events: list[Event], _: Json) -> list[Event]:
+    return [one for one in events if one[1]["type"] != "ping"]
+
+
+def _commented(exchange: Any) -> Any:
+    if exchange.status != 200 or b"data: " not in exchange.body or exchange.method == "WEBSOCKET":
+        return exchange
+    return with_body(exchange, exchange.body.replace(b"\n\n", b"\n\n: keep-alive\n\n"))
+
+
+def _crlf(exchange: Any) -> Any:
+    if exchange.status != 200 or b"data: " not in exchange.body or exchange.method == "WEBSOCKET":
+        return exchange
+    return with_body(exchange, exchange.body.replace(b"\n", b"\r\n"))
+
+
+def _sized(model: Json) -> None:
+    model.update(max_model_len=4096, permission=[], root=model["id"], parent=None)
+
+
+def _is_json(exchange: Any) -> bool:
+    return exchange.header("content-type") == "application/json"
+
+
+def _named_error(error: Json, _: int) -> None:
+    error["request_id"] = "req_1"
+
+
+def _obfuscated(events: list[Event], _: Json) -> None:
+    for _, data in events:
+        if isinstance(data, dict) and str(data.get("type")).endswith("output_text.delta"):
+            data["obfuscation"] = "x1Yz"
+
+
+def _full_messages(answer: Json, _: Json) -> None:
+    for choice in answer["choices"]:
+        choice["message"].update(refusal=None, annotations=[], audio=None)
+
+
+def _unlikely(choice: Json, _: Json) -> None:
+    for one in entries(choice):
+        if len(one["top_logprobs"]) > 1:
+            one["top_logprobs"][-1]["logprob"] = -9999.0
+
+
+def _stop_details(answer: Json, _: Json) -> None:
+    answer.update(stop_details=None, container=None, context_management=None)
+
+
+def _own_ids(choice: Json, _: Json) -> None:
+    for call in calls_in(choice):
+        if call.get("id"):
+            call["id"] = f"chatcmpl-tool-{call['id']}"
+
+
+def _null_arguments(events: list[Event], _: Json) -> None:
+    for _, data in events:
+        for choice in data["choices"] if isinstance(data, dict) else ():
+            for call in calls_in(choice):
+                function = call.get("function") or {}
+                if function.get("name") and not function.get("arguments"):
+                    function["arguments"] = None
+
+
+FURTHER_LEGAL: tuple[Row, ...] = (
+    ("vllm-ascend#8327", "the reason beside the last text", streamed("chat", _reason_with_text)),
+    ("symfony/ai#2274", "cached tokens in members of its own", whole("chat", _own_counts)),
+    ("Anthropic", "the end of a message counts the output only", streamed("messages", _short_usage)),
+    ("Anthropic", "no pings", streamed("messages", _unpinged)),
+    ("OpenRouter", "comments between events", _commented),
+    ("sse-starlette", "lines end with CRLF", _crlf),
+    ("vllm", "sizes and permissions of models", of_models(_sized)),
+    ("ASP.NET", "the charset of JSON", headers(_is_json, "content-type", "application/json; charset=utf-8")),
+    ("new-api", "errors with the id of the request", of_errors(_named_error)),
+    ("OpenAI", "padding of deltas", streamed("responses", _obfuscated)),
+    ("OpenAI", "messages with all members", whole("chat", _full_messages)),
+    ("OpenAI", "-9999 for unlikely tokens", whole("chat", each_choice(_unlikely))),
+    ("Anthropic", "members of later versions", whole("messages", _stop_details)),
+    ("vllm", "ids of calls of its own", deltas(_own_ids)),
+    ("vllm#9693", "arguments of streams begin with null", streamed("chat", _null_arguments)),
+)
