@@ -361,19 +361,9 @@ def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
 
 @contextmanager
 def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
-    """Show a progress bar and the counts of verdicts on a terminal; elsewhere write a line now and then."""
+    """Show a progress bar and the counts of verdicts on a terminal; elsewhere write a line every ten seconds."""
     if not out.is_terminal:
-        last_line = time.monotonic()
-        ended = 0
-
-        def report(_: Transcript) -> None:
-            nonlocal last_line, ended
-            ended += 1
-            if time.monotonic() - last_line >= _SAY:
-                last_line = time.monotonic()
-                print(f"{ended} of {count} scenarios have ended", file=sys.stderr, flush=True)
-
-        yield report
+        yield from _lines(count)
         return
     counts: Counter[str] = Counter()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -386,3 +376,21 @@ def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]
             bar.update(task, advance=1, description=counted)
 
         yield shown
+
+
+def _lines(count: int) -> Iterator[Callable[[Transcript], None]]:
+    """Write how many scenarios have ended, also while none ends: a server may take minutes for one answer."""
+    ended: list[str] = []
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(_SAY):
+            print(f"{len(ended)} of {count} scenarios have ended", file=sys.stderr, flush=True)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield lambda seen: ended.append(seen.scenario)
+    finally:
+        over.set()
+        writer.join()
