@@ -17,9 +17,14 @@ from plumbline_kernels.cpu.build import CompileError, build
 from plumbline_kernels.cpu.layout import CONSTANTS, PLACES, DrawsStruct, MatrixStruct
 from plumbline_kernels.cpu.structs import difference
 
-__all__ = ["Library", "PackedWeight", "load"]
+__all__ = ["UNPACKED", "Library", "PackedWeight", "load"]
 
 _DTYPES = (torch.bfloat16, torch.float32)
+UNPACKED = {2: False, 3: True, 6: False, 7: True, 8: False, 12: True, 13: True, 14: False}
+"""Types of blocks that blocks.h unpacks, by their number in GGUF files, and whether they have shifts.
+
+They are Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
+"""
 _ROUNDED_AT_ONCE = 4096
 """Rows of a weight."""
 _GROUPS = (128, 64, 32, 16)
@@ -91,7 +96,14 @@ class Library:
             *[ctypes.c_void_p] * 3,
             ctypes.c_int32,
         ]
-        for name in ("run", "logits", "draw", "pack", "fit"):
+        functions.plumbline_unpack.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int32,
+            *[ctypes.c_void_p] * 3,
+            ctypes.c_int32,
+        ]
+        for name in ("run", "logits", "draw", "pack", "fit", "unpack"):
             function = getattr(functions, f"plumbline_{name}")
             function.restype = _raise_without_memory
         self.run = functions.plumbline_run
@@ -165,6 +177,22 @@ class Library:
         data = self._packed(levels, inputs, bits)
         laid = None if shifts is None else self._by_panel(shifts.bfloat16())
         return PackedWeight(data, outputs, inputs, bits, group, self._by_panel(scales.bfloat16()), laid)
+
+    def unpack(
+        self, data: Tensor, kind: int, levels: Tensor, scales: Tensor, shifts: Tensor | None = None
+    ) -> None:
+        """Unpack the blocks of a weight of a GGUF file.
+
+        Args:
+            data: uint8 [out * in / inputs of a block, bytes of a block].
+            kind: the number of its type in the format, one of `UNPACKED`.
+            levels: takes int8 [out, in].
+            scales: takes fp32 [out, groups].
+            shifts: takes fp32 [out, groups] of a type that has them.
+        """
+        data = data.contiguous()
+        places = (levels.data_ptr(), scales.data_ptr(), None if shifts is None else shifts.data_ptr())
+        self._functions.plumbline_unpack(data.data_ptr(), len(data), kind, *places, self.threads)
 
     def _rounded(
         self,

@@ -3,6 +3,7 @@
 // `program.py` builds the list of operations once; layout.py declares them. Buffers are the caller's.
 #include "adapters.h"
 #include "attention.h"
+#include "blocks.h"
 #include "delta.h"
 #include "experts.h"
 #include "fit.h"
@@ -174,6 +175,23 @@ int32_t plumbline_pack(const void* from, int64_t outputs, int64_t inputs, int32_
 int32_t plumbline_fit(const float* x, int64_t rows, int64_t inputs, int64_t group, int32_t bits, int8_t* levels,
                       float* scales, float* shifts, int32_t threads) {
   return in_memory([&] { fit(x, rows, inputs, group, bits, levels, scales, shifts, threads); });
+}
+
+// Unpack blocks of a type of GGUF files; types without shifts need no place for them.
+int32_t plumbline_unpack(const uint8_t* data, int64_t count, int32_t kind, int8_t* levels, float* scales, float* shifts,
+                         int32_t threads) {
+  return in_memory([&] {
+    switch (kind) {
+      case Q4_0: return unpack_blocks<Q4_0>(data, count, levels, scales, shifts, threads);
+      case Q4_1: return unpack_blocks<Q4_1>(data, count, levels, scales, shifts, threads);
+      case Q5_0: return unpack_blocks<Q5_0>(data, count, levels, scales, shifts, threads);
+      case Q5_1: return unpack_blocks<Q5_1>(data, count, levels, scales, shifts, threads);
+      case Q8_0: return unpack_blocks<Q8_0>(data, count, levels, scales, shifts, threads);
+      case Q4_K: return unpack_blocks<Q4_K>(data, count, levels, scales, shifts, threads);
+      case Q5_K: return unpack_blocks<Q5_K>(data, count, levels, scales, shifts, threads);
+      case Q6_K: return unpack_blocks<Q6_K>(data, count, levels, scales, shifts, threads);
+    }
+  });
 }
 
 int32_t plumbline_draw(const Draws* draws) {

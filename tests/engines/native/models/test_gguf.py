@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.weights.gguf_files import ARCHITECTURES, TOKENS, random_reference, write_gguf
 from support.weights.model_driver import Driver
@@ -33,7 +33,7 @@ from plumbline.engines.native.models.gguf import load_gguf, read_model
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import quantise, write
-from plumbline_kernels.cpu.library import Library, PackedWeight, load
+from plumbline_kernels.cpu.library import UNPACKED, Library, PackedWeight, load
 
 PROMPT = [3 + 7 * index % (TOKENS - 3) for index in range(40)]
 """Longer than the windows of `ARCHITECTURES` and the length that Llama 3 was scaled from."""
@@ -134,6 +134,21 @@ def test_blocks_are_unpacked_as_by_the_gguf_package(kind: int, seed: int, rows: 
     np.testing.assert_allclose(
         weight.dequantised(torch.float32).numpy(), wanted, rtol=0, atol=1e-6 * np.abs(wanted).max()
     )
+
+
+@example(kind=Kind.Q5_0, seed=0, rows=700, count=32)  # Enough for two threads.
+@given(st.sampled_from(sorted(UNPACKED)), st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 3))
+def test_compiled_kernels_unpack_blocks_as_torch_does(kind: int, seed: int, rows: int, count: int) -> None:
+    blocks, shape = BLOCKS[kind], (rows, count * BLOCKS[kind].inputs)
+    # All bytes: scales are infinite, no numbers or subnormal as well.
+    data = np.random.default_rng(seed).integers(0, 256, rows * count * blocks.size, np.uint8)
+    wanted = blocks.read(torch.from_numpy(data), shape)
+    found = blocks.read(torch.from_numpy(data), shape, load())
+    assert torch.equal(found.levels, wanted.levels)
+    assert (found.shifts is None) == (wanted.shifts is None)
+    for name in ("scales", "shifts"):
+        if (expected := getattr(wanted, name)) is not None:
+            torch.testing.assert_close(getattr(found, name), expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.stored import StoredWeight
-from plumbline_kernels.cpu.library import usable_cores
+from plumbline_kernels.cpu.library import UNPACKED, Library, usable_cores
 
 __all__ = ["BLOCKS", "BlockType"]
 
@@ -30,6 +29,8 @@ _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 class BlockType:
     """A type of blocks."""
 
+    number: int
+    """Of the type in the format."""
     inputs: int
     """Of a block."""
     size: int
@@ -43,12 +44,16 @@ class BlockType:
     shifts like the scales.
     """
 
-    def read(self, data: Tensor, shape: tuple[int, int]) -> StoredWeight:
-        """Unpack the bytes of a weight [out, in]."""
+    def read(self, data: Tensor, shape: tuple[int, int], library: Library | None = None) -> StoredWeight:
+        """Unpack the bytes of a weight [out, in], by compiled kernels if they have the type."""
         outputs, inputs = shape
         groups = inputs // self.group
-        levels = torch.empty(shape, dtype=torch.int8)
-        scales, shifts = torch.empty(outputs, groups), torch.empty(outputs, groups)
+        levels, scales = torch.empty(shape, dtype=torch.int8), torch.empty(outputs, groups)
+        if library is not None and (has_shifts := UNPACKED.get(self.number)) is not None:
+            added = torch.empty(outputs, groups) if has_shifts else None
+            library.unpack(data.view(-1, self.size), self.number, levels, scales, added)
+            return StoredWeight(levels, scales, self.group, self.bits, shifts=added)
+        shifts = torch.empty(outputs, groups)
 
         def unpack(first: int) -> bool:
             part = slice(first, first + rows)
@@ -234,43 +239,69 @@ def _of_iq1_s(data: Tensor) -> Tensor:
     return _half(data, 0) * (2 * (words >> 12 & 7) + 1) / 8
 
 
-BLOCKS: Mapping[int, BlockType] = MappingProxyType(
-    {
-        2: BlockType(32, 18, 32, 4, _q4_0),
-        3: BlockType(32, 20, 32, 4, _q4_1),
-        6: BlockType(32, 22, 32, 5, _q5_0),
-        7: BlockType(32, 24, 32, 5, _q5_1),
-        8: BlockType(32, 34, 32, 8, _q8_0),
-        10: BlockType(256, 84, 16, 4, _q2_k),
-        11: BlockType(256, 110, 16, 4, _q3_k),
-        12: BlockType(256, 144, 32, 4, _q4_k),
-        13: BlockType(256, 176, 32, 5, _q5_k),
-        14: BlockType(256, 210, 16, 6, _q6_k),
+BLOCKS: Mapping[int, BlockType] = {
+    block.number: block
+    for block in (
+        BlockType(2, 32, 18, 32, 4, _q4_0),
+        BlockType(3, 32, 20, 32, 4, _q4_1),
+        BlockType(6, 32, 22, 32, 5, _q5_0),
+        BlockType(7, 32, 24, 32, 5, _q5_1),
+        BlockType(8, 32, 34, 32, 8, _q8_0),
+        BlockType(10, 256, 84, 16, 4, _q2_k),
+        BlockType(11, 256, 110, 16, 4, _q3_k),
+        BlockType(12, 256, 144, 32, 4, _q4_k),
+        BlockType(13, 256, 176, 32, 5, _q5_k),
+        BlockType(14, 256, 210, 16, 6, _q6_k),
         # IQ2_XXS, IQ2_XS, IQ3_XXS
-        16: BlockType(
-            256, 66, 32, 8, _of_codebook(16, lambda data: _half(data, 0) * ((data[:, 9::8] >> 4) + 0.5) / 4)
+        BlockType(
+            16,
+            256,
+            66,
+            32,
+            8,
+            _of_codebook(16, lambda data: _half(data, 0) * ((data[:, 9::8] >> 4) + 0.5) / 4),
         ),
-        17: BlockType(
-            256, 74, 16, 8, _of_codebook(17, lambda data: _half(data, 0) * (_pairs(data[:, 66:]) + 0.5) / 4)
+        BlockType(
+            17,
+            256,
+            74,
+            16,
+            8,
+            _of_codebook(17, lambda data: _half(data, 0) * (_pairs(data[:, 66:]) + 0.5) / 4),
         ),
-        18: BlockType(
-            256, 98, 32, 8, _of_codebook(18, lambda data: _half(data, 0) * ((data[:, 69::4] >> 4) + 0.5) / 2)
+        BlockType(
+            18,
+            256,
+            98,
+            32,
+            8,
+            _of_codebook(18, lambda data: _half(data, 0) * ((data[:, 69::4] >> 4) + 0.5) / 2),
         ),
-        19: BlockType(256, 50, 32, 5, _of_codebook(19, _of_iq1_s)),
-        20: BlockType(32, 18, 32, 8, _iq4_nl),
+        BlockType(19, 256, 50, 32, 5, _of_codebook(19, _of_iq1_s)),
+        BlockType(20, 32, 18, 32, 8, _iq4_nl),
         # IQ3_S, IQ2_S
-        21: BlockType(
-            256, 110, 32, 5, _of_codebook(21, lambda data: _half(data, 0) * (_pairs(data[:, 106:]) * 2 + 1))
+        BlockType(
+            21,
+            256,
+            110,
+            32,
+            5,
+            _of_codebook(21, lambda data: _half(data, 0) * (_pairs(data[:, 106:]) * 2 + 1)),
         ),
-        22: BlockType(
-            256, 82, 16, 8, _of_codebook(22, lambda data: _half(data, 0) * (_pairs(data[:, 74:]) + 0.5) / 4)
+        BlockType(
+            22,
+            256,
+            82,
+            16,
+            8,
+            _of_codebook(22, lambda data: _half(data, 0) * (_pairs(data[:, 74:]) + 0.5) / 4),
         ),
-        23: BlockType(256, 136, 32, 8, _iq4_xs),
-        29: BlockType(256, 56, 16, 5, _of_codebook(29, _of_iq1_m)),
+        BlockType(23, 256, 136, 32, 8, _iq4_xs),
+        BlockType(29, 256, 56, 16, 5, _of_codebook(29, _of_iq1_m)),
         # TQ1_0, TQ2_0
-        34: BlockType(256, 54, 256, 4, _of_codebook(34, lambda data: _half(data, 52))),
-        35: BlockType(256, 66, 256, 4, _of_codebook(35, lambda data: _half(data, 64))),
-        39: BlockType(32, 17, 32, 5, _mxfp4),
-    }
-)
+        BlockType(34, 256, 54, 256, 4, _of_codebook(34, lambda data: _half(data, 52))),
+        BlockType(35, 256, 66, 256, 4, _of_codebook(35, lambda data: _half(data, 64))),
+        BlockType(39, 32, 17, 32, 5, _mxfp4),
+    )
+}
 """The types that fit the kernels, by their number in the format."""

@@ -36,7 +36,7 @@ def load_gguf(
     """
     description = for_length(model.description, max_model_len)
     dtype, device = dtype or description.dtype, torch.device(device)
-    tensors = GgufTensors(model, dtype, device)
+    tensors = GgufTensors(model, dtype, device, library)
     loaded = build(description, tensors.fetch_weight, dtype, device, library, bits, text=text)
     tensors.finish()
     if model.order == "turned":

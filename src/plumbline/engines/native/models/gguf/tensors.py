@@ -19,6 +19,7 @@ from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.gguf.blocks import BLOCKS
 from plumbline.engines.native.models.gguf.description import ROPE_NUMBERS, GgufModel
 from plumbline.engines.native.models.stored import StoredWeight, dense
+from plumbline_kernels.cpu.library import Library
 
 __all__ = ["GgufTensors"]
 
@@ -36,15 +37,17 @@ _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 class GgufTensors:
     """The tensors of a GGUF file; every one must be used, and every weight found."""
 
-    def __init__(self, model: GgufModel, dtype: torch.dtype, device: torch.device) -> None:
-        """Map the file, or the pieces of one that is cut.
+    def __init__(
+        self, model: GgufModel, dtype: torch.dtype, device: torch.device, library: Library | None = None
+    ) -> None:
+        """Map the file, or the pieces of one that is cut; a library of compiled kernels unpacks the types that it has.
 
         Raises:
             UnsupportedModelError: the gguf package, which knows the names of tensors, is missing or does not know the
                 architecture.
         """
         self._file, self._entries = model.file, model.tensors
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self._library = dtype, device, library
         self._names = _names(model)
         self._data = {file: _mapped(file) for file in {each.file for each in model.tensors.values()}}
         self._missing: list[str] = []
@@ -182,7 +185,7 @@ class GgufTensors:
         try:
             if blocks is None:
                 return _dequantised(name, data.view(entry.shape[0], -1), entry.kind, dtype).to(self._device)
-            return blocks.read(data, (entry.shape[0], entry.shape[1]))
+            return blocks.read(data, (entry.shape[0], entry.shape[1]), self._library)
         finally:
             forget(data.data_ptr(), data.nbytes)
 
