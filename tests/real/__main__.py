@@ -26,7 +26,7 @@ OF_MODELS: Mapping[str, Callable[[Model, Path], Verdict]] = {
     "models": lambda _, file: judge(file),
     "memory": lambda _, file: start_and_memory(file),
     "served": serve,
-    "judge": lambda _, file: judge_served(file),
+    "judge": judge_served,
 }
 PARTS = ("vocabularies", "converter", *OF_MODELS)
 REFUSED = frozenset({"ggml-vocab-bert-bge.gguf", "ggml-vocab-nomic-bert-moe.gguf"})

@@ -24,6 +24,9 @@ __all__ = ["judge_served", "serve"]
 
 _PATIENCE = 300.0
 """Seconds for one request of the judge."""
+_TEMPLATE = """\
+{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}assistant:"""
 
 
 def serve(model: Model, file: Path) -> Verdict:
@@ -65,10 +68,19 @@ def _text(answer: dict[str, Any]) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
 
-def judge_served(file: Path) -> Verdict:
-    """Judge the server with a model by all checks."""
+def judge_served(model: Model, file: Path) -> Verdict:
+    """Judge the server with a model by all checks; a model without a chat template gets one, to be asked for chats."""
     name, mcp = file.stem, f"127.0.0.1:{free_port()}"
-    options = ("--model", str(file), "--served-model-name", name, "--allow-mcp", mcp)
+    options = ["--model", str(file), "--served-model-name", name, "--allow-mcp", mcp]
+    with tempfile.TemporaryDirectory() as home:
+        if not model.talks:
+            template = Path(home, "chat_template.jinja")
+            template.write_text(_TEMPLATE, "utf-8")
+            options += ["--chat-template", str(template)]
+        return _judged(name, mcp, options)
+
+
+def _judged(name: str, mcp: str, options: list[str]) -> Verdict:
     try:
         with launched_server(KEY, *options) as base, tempfile.TemporaryFile("w+", encoding="utf-8") as output:
             with contextlib.redirect_stdout(output):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
 __all__ = ["UnsupportedTokenizerError", "byte_table"]
+
+_SEPARATOR = "\0"
 
 
 class UnsupportedTokenizerError(ValueError):
@@ -26,39 +30,46 @@ def byte_table(
     Raises:
         UnsupportedTokenizerError: the decoder is of another kind.
     """
-    to_bytes = _token_decoder(decoder)
     table = [b""] * vocab_size
-    for text, token_id in vocab.items():
-        table[token_id] = to_bytes(text)
+    for token_id, data in zip(vocab.values(), _token_decoder(decoder)([*vocab]), strict=True):
+        table[token_id] = data
     for text, token_id in added.items():
         table[token_id] = text.encode()
     return table
 
 
-def _token_decoder(decoder: Any) -> Callable[[str], bytes]:
+def _token_decoder(decoder: Any) -> Callable[[list[str]], list[bytes]]:
+    """Return the function that maps the texts of tokens to their bytes.
+
+    All texts are mapped at once: a vocabulary has up to 262,144, and a server starts when it has their bytes.
+    """
     kinds = set(_decoder_kinds(decoder))
     if "ByteLevel" in kinds:
-        return _byte_level_decoder()
+        return _byte_level
     if kinds & {"ByteFallback", "Metaspace", "Replace"}:
-        return _sentencepiece_bytes
+        return _sentencepiece
     raise UnsupportedTokenizerError(
         f"The tokenizer's decoder {sorted(kinds) or None} is neither byte-level nor of the SentencePiece kind."
     )
 
 
-def _byte_level_decoder() -> Callable[[str], bytes]:
+def _byte_level(texts: list[str]) -> list[bytes]:
     alphabet = _byte_alphabet()
-    # Texts of the alphabet, which are nearly all, become bytes as Latin-1; characters outside of it fail there.
-    outside = {byte: "\uffff" for byte in range(256) if chr(byte) not in alphabet}
-    to_latin = str.maketrans(outside | {ord(char): chr(byte) for char, byte in alphabet.items()})
+    by_byte = {byte: char for char, byte in alphabet.items()}
+    encoding = codecs.charmap_build("".join(by_byte[byte] for byte in range(256)))
 
     def to_bytes(text: str) -> bytes:
         try:
-            return text.translate(to_latin).encode("latin-1")
+            return codecs.charmap_encode(text, "strict", encoding)[0]
         except UnicodeEncodeError:
             return b"".join(bytes([alphabet[char]]) if char in alphabet else char.encode() for char in text)
 
-    return to_bytes
+    try:
+        data, _ = codecs.charmap_encode("".join(texts), "strict", encoding)
+    except UnicodeEncodeError:  # Some characters are not of the alphabet, most often those of added tokens.
+        return [*map(to_bytes, texts)]
+    # Each character was one byte.
+    return [data[start:end] for start, end in pairwise(accumulate(map(len, texts), initial=0))]
 
 
 def _decoder_kinds(decoder: Any) -> list[str]:
@@ -69,10 +80,15 @@ def _decoder_kinds(decoder: Any) -> list[str]:
     return [str(decoder.get("type"))]
 
 
-def _sentencepiece_bytes(text: str) -> bytes:
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        return bytes([int(text[3:5], 16)])
-    return text.replace("\u2581", " ").encode()
+def _sentencepiece(texts: list[str]) -> list[bytes]:
+    # The separator is one that no text has, or texts are mapped one by one.
+    found = _SEPARATOR.join(texts).replace("\u2581", " ").encode().split(_SEPARATOR.encode())
+    if len(found) != len(texts):
+        found = [text.replace("\u2581", " ").encode() for text in texts]
+    for index, text in enumerate(texts):
+        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            found[index] = bytes([int(text[3:5], 16)])
+    return found
 
 
 def _byte_alphabet() -> dict[str, int]:

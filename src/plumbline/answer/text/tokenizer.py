@@ -277,7 +277,10 @@ class TextTokenizer:
 
     def _without_special(self) -> list[bytes]:
         # Computed once, so that leaving out control tokens costs nothing per token.
-        return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
+        found = self.table.copy()
+        for number in self.special_ids:
+            found[number] = b""
+        return found
 
 
 def _encoded(tokenizer: FastTokenizer, texts: list[str]) -> list[list[int]]:

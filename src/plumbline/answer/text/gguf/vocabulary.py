@@ -207,11 +207,11 @@ class _Facts:
         Raises:
             UnsupportedTokenizerError: two tokens have the same text.
         """
-        unused = {number for number, kind in enumerate(self._kinds) if kind == _UNUSED} - self._added.keys()
-        texts = self._tokens
-        if unused or "" in texts:
-            texts = ["" if number in unused else text for number, text in enumerate(texts)]
-        vocab = {text: number for number, text in enumerate(texts)}
+        texts = self._tokens.copy()
+        for number, kind in self._marked:
+            if kind == _UNUSED and number not in self._added:
+                texts[number] = ""
+        vocab = dict(zip(texts, range(len(texts)), strict=True))
         if len(vocab) - ("" in vocab) != len(texts) - texts.count(""):
             raise UnsupportedTokenizerError("two of its tokens have the same text")
         vocab.pop("", None)
@@ -329,14 +329,17 @@ class _Facts:
         return bool(self._get("add_bos_token", self._splitting.starts)) or self._splitting is SPLITS["gemma4"]
 
     @cached_property
+    def _marked(self) -> list[tuple[int, int]]:
+        """The ids of tokens that are not of the usual kind, and their kinds: few of hundreds of thousands."""
+        return [(number, kind) for number, kind in enumerate(self._kinds) if kind != _NORMAL]
+
+    @cached_property
     def _added(self) -> dict[int, bool]:
         """The added tokens by id, and whether they are control tokens."""
         found = {
-            number: kind == _CONTROL
-            for number, kind in enumerate(self._kinds)
-            if kind in (_CONTROL, _USER_DEFINED)
+            number: kind == _CONTROL for number, kind in self._marked if kind in (_CONTROL, _USER_DEFINED)
         }
-        found |= {number: True for number, kind in enumerate(self._kinds) if kind == _UNKNOWN}
+        found |= {number: True for number, kind in self._marked if kind == _UNKNOWN}
         start = self._id("bos_token_id")
         found |= dict.fromkeys(file_ends(self._metadata) | ({start} if start is not None else set()), True)
         return {number: special for number, special in found.items() if self._tokens[number]}
