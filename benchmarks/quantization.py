@@ -66,18 +66,8 @@ def _samples(count: int) -> Iterator[tuple[list[int], list[int]]]:
 def score(model: Transformer, prompt: list[int], answer: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the negative log-likelihood of each token of the answer, and the likeliest token at its place."""
     tokens = torch.tensor(prompt + answer)
-    count = len(tokens)
-    blocks = -(-count // _BLOCK)
-    batch = AttentionBatch(
-        query_start_loc=torch.tensor([0, count], dtype=torch.int32),
-        seq_lens=torch.tensor([count], dtype=torch.int32),
-        block_tables=torch.arange(blocks, dtype=torch.int32).unsqueeze(0),
-        slot_mapping=torch.arange(count),
-        positions=torch.arange(count),
-        max_query_len=count,
-        max_seq_len=count,
-    )
-    hidden = model.forward(tokens, batch, model.allocate_kv(blocks, _BLOCK))
+    batch = AttentionBatch.of_one(len(tokens), _BLOCK)
+    hidden = model.forward(tokens, batch, model.allocate_kv(batch.block_tables.shape[1], _BLOCK))
     logits = model.compute_logits(hidden[len(prompt) - 1 : -1])
     wanted = tokens[len(prompt) :]
     return torch.nn.functional.cross_entropy(logits, wanted, reduction="none"), logits.argmax(-1)

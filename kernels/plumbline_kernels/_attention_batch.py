@@ -1,5 +1,7 @@
 """Define the batch of one step: where its tokens sit, and which of them have an adapter."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +85,19 @@ class AttentionBatch:
     """int64 [num_seqs]: the row of each sequence in layers that keep a state for it; None if they are not known."""
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Index tensors that the CPU path derives from the tensors above, shared by the layers of the step."""
+
+    @classmethod
+    def of_one(cls, count: int, block_size: int) -> AttentionBatch:
+        """Describe a step that computes one sequence of `count` tokens on a CPU, in the first blocks of a cache."""
+        return cls(
+            query_start_loc=torch.tensor([0, count], dtype=torch.int32),
+            seq_lens=torch.tensor([count], dtype=torch.int32),
+            block_tables=torch.arange(-(-count // block_size), dtype=torch.int32).unsqueeze(0),
+            slot_mapping=torch.arange(count),
+            positions=torch.arange(count),
+            max_query_len=count,
+            max_seq_len=count,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,6 +42,7 @@ print(*sorted(sys.modules))
 HEAVY = (
     "torch._dynamo",
     "torch._inductor",
+    "torch._meta_registrations",
     "torchvision",
     "torchaudio",
     "sympy",

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,6 +27,7 @@ from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.model_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
+from plumbline.server.start.engine_process.light_imports import complete_torch, light_imports
 from plumbline.server.start.engine_process.messages import (
     Cleared,
     EngineReady,
@@ -150,28 +151,15 @@ def _load(start: EngineStart, reports: _Reports) -> tuple[WithAdmission, str]:
         from plumbline.answer.text.gguf.vocabulary import read_tokens
         from plumbline.answer.text.tokenizer import TextTokenizer
 
-        with _without_triton() if _may_compile(start) else contextlib.nullcontext():
+        with light_imports() if _may_compile(start) else contextlib.nullcontext():
             from plumbline.server.loading.engines import build_engine, choose_engine
 
         gc.freeze()  # Libraries are most of the objects, and stay.
         choice = choose_engine(start.settings, folder, gguf)
+        if choice.name in ("transformers", "vllm"):
+            complete_torch()
         tokenizer = TextTokenizer.from_folder(folder) if gguf is None else read_tokens(gguf)
         return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
-
-
-@contextlib.contextmanager
-def _without_triton() -> Iterator[None]:
-    """Let imports do without Triton where there is no GPU: it takes 0.1 s and 65 MB."""
-    import torch
-
-    if torch.cuda.is_available() or "triton" in sys.modules or "TRITON_INTERPRET" in os.environ:
-        yield
-        return
-    sys.modules["triton"] = None  # type: ignore[assignment]  # Python's way to make an import fail.
-    try:
-        yield
-    finally:
-        del sys.modules["triton"]
 
 
 def _may_compile(start: EngineStart) -> bool:

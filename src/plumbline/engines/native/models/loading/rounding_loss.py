@@ -51,18 +51,8 @@ def can_measure(description: ModelDescription, ids: Sequence[int]) -> bool:
 def predictions(model: Transformer, ids: Sequence[int]) -> Tensor:
     """Return the logits [R, V] after every second token of a text."""
     ids = ids[: min(_TOKENS, model.description.context_length)]
-    count = len(ids)
-    blocks = -(-count // _BLOCK)
-    batch = AttentionBatch(
-        query_start_loc=torch.tensor([0, count], dtype=torch.int32),
-        seq_lens=torch.tensor([count], dtype=torch.int32),
-        block_tables=torch.arange(blocks, dtype=torch.int32).unsqueeze(0),
-        slot_mapping=torch.arange(count),
-        positions=torch.arange(count),
-        max_query_len=count,
-        max_seq_len=count,
-    )
-    hidden = model.forward(torch.tensor(ids), batch, model.allocate_kv(blocks, _BLOCK))
+    batch = AttentionBatch.of_one(len(ids), _BLOCK)
+    hidden = model.forward(torch.tensor(ids), batch, model.allocate_kv(batch.block_tables.shape[1], _BLOCK))
     return model.compute_logits(hidden[::2].contiguous())
 
 
