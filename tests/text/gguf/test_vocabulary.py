@@ -169,6 +169,19 @@ def test_what_cannot_be_read_is_refused_by_name(keys: dict[str, Any], message: s
         read_tokenizer(path)
 
 
+@given(text=st.text(st.sampled_from("ab<|_end>"), max_size=20))
+def test_a_vocabulary_of_characters_needs_no_merges(text: str) -> None:
+    """Writers leave an empty list of merges out."""
+    end = "<|im_end|>"
+    tokens = [*"ab<|_end>im", end]
+    with tempfile.TemporaryDirectory() as folder:
+        kinds = [NORMAL] * len(tokens)
+        path = written(Path(folder), tokens=tokens, kinds=kinds, model="gpt2", pre="qwen2", eos_token_id=11)
+        tokenizer = read_tokenizer(path)
+    assert tokenizer.encode_text(text) == [tokens.index(letter) for letter in text]
+    assert tokenizer.encode_rendered(end) == [tokens.index(end)]
+
+
 @given(byte_level() | sentencepieces(), st.data())
 def test_a_changed_file_is_refused_or_read(vocabulary: dict[str, Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

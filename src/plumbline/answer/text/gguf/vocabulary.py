@@ -269,14 +269,17 @@ class _Facts:
         ]
 
     def _merges(self) -> list[tuple[str, str]]:
-        """Return the merges of the file.
+        """Return the merges of the file. Writers leave an empty list out, so that of a vocabulary of characters is missing.
 
         Raises:
-            UnsupportedTokenizerError: it has none.
+            UnsupportedTokenizerError: it has none, and no text would become some of its tokens.
         """
         merges = self._get("merges", None)
         if merges is None:
-            raise UnsupportedTokenizerError("it has no merges (tokenizer.ggml.merges)")
+            for text, number in self._vocab.items():
+                if len(text) > 1 and number not in self._added and self._kinds[number] == _NORMAL:
+                    raise UnsupportedTokenizerError("it has no merges (tokenizer.ggml.merges)")
+            return []
         # A space may be the first character of a token.
         cuts = [merge.find(" ", 1) for merge in merges]
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
