@@ -111,7 +111,7 @@ def test_what_a_template_shows_in_no_form_is_named() -> None:
         name: Renderer(TOKENIZER, ChatTemplate(source), write_calls=PLAIN) for name, source in DROPS.items()
     }
     assert {name: renderer.left_out() for name, renderer in renderers.items()} == {
-        "answers": ["earlier calls with their results", "texts beside earlier calls"],
+        "answers": ["tools", "earlier calls with their results", "texts beside earlier calls"],
         "nothing": [],
     }
 

@@ -18,7 +18,8 @@ from support.models import (
 )
 
 from plumbline.answer.text import render as rendering
-from plumbline.answer.text.render import Renderer, TooManyTokensError, guarded_tokens
+from plumbline.answer.text.prompts.protection import guarded_tokens
+from plumbline.answer.text.render import Renderer, TooManyTokensError
 from plumbline.answer.text.templates.template import ChatTemplate, TemplateError
 from plumbline.answer.turn import ChatPrompt, Message, TextPrompt, Tool, ToolCall
 

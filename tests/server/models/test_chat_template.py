@@ -129,6 +129,45 @@ def test_the_dialects_are_those_of_the_given_template() -> None:
     assert names() == ("hermes", "qwen3")
     assert names(chat_template=str(TEMPLATES / "llama31_tools.jinja"))[0] == "llama3_json"
     assert names(chat_template=str(TEMPLATES / "qwen3_coder.jinja"))[0] == "qwen3_coder"
+    assert names(chat_template=str(TEMPLATES / "gemma3.jinja"))[0] == "hermes"
+    assert names(chat_template=str(TEMPLATES / "gemma3.jinja"), tool_parser="none")[0] is None
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
+async def test_tools_work_with_a_template_that_has_no_place_for_them(path: str, tmp_path: Path) -> None:
+    """TOOL-01, TOOL-06: the model sees them, and strict ones and required calls are constrained."""
+    model = load(Settings(chat_template=written(tmp_path / "own.jinja"), max_num_seqs=1))
+    parameters = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 5}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    function = {"name": "count_to", "description": "Counts.", "parameters": parameters, "strict": True}
+    tool: dict[str, Any] = {
+        CHAT: {"type": "function", "function": function},
+        "/v1/responses": {"type": "function", **function},
+        "/v1/messages": {"name": "count_to", "input_schema": parameters, "strict": True},
+    }[path]
+    choice = {"type": "any"} if path == "/v1/messages" else "required"
+    async with serving(model) as server:
+        sent = {
+            **BODIES[path],
+            "model": model.names[0],
+            "tools": [tool],
+            "tool_choice": choice,
+            "stream": False,
+        }
+        sent |= {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 200}
+        answer = await server.post(path, sent)
+    assert answer.status == 200, answer.body
+    found = {
+        CHAT: lambda json: [one["function"] for one in json["choices"][0]["message"]["tool_calls"]],
+        "/v1/responses": lambda json: [one for one in json["output"] if one["type"] == "function_call"],
+        "/v1/messages": lambda json: [one for one in json["content"] if one["type"] == "tool_use"],
+    }[path](answer.json)
+    assert {call["name"] for call in found} == {"count_to"}
+    assert '"count_to"' in prompt(model, (Tool(name="count_to", parameters=parameters),))
 
 
 @pytest.mark.usefixtures("in_one_process")

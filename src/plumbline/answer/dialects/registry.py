@@ -35,6 +35,7 @@ from plumbline.answer.dialects.spec.dialect import (
 from plumbline.answer.dialects.variant import ShowCall, choose_variant, dialect_of_example
 
 __all__ = [
+    "GENERIC",
     "REASONING_DIALECTS",
     "TOOL_DIALECTS",
     "DialectChoice",
@@ -134,6 +135,8 @@ REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
     [(name, dialect) for dialect in _REASONING for name in (dialect.name, *dialect.aliases)]
 )
 """By name and alias."""
+GENERIC: Final = TOOL_DIALECTS["hermes"]
+"""Of models whose chat template has no place for tools. Most models have seen it, and no text begins like its calls."""
 
 
 def choose(

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from plumbline.answer.dialects.written_calls import CallWriter
-from plumbline.answer.text.guard import Guard, TokenPattern, UnguardableTextError
+from plumbline.answer.text.guard import Guard, UnguardableTextError
 from plumbline.answer.text.prompts.encoders import PromptFormat
 from plumbline.answer.text.prompts.joined_messages import FORMS, FORMS_APART, INSTRUCTED, Form, instructions
 from plumbline.answer.text.prompts.omissions import Omissions, Render
-from plumbline.answer.text.prompts.protection import Protection
+from plumbline.answer.text.prompts.protection import Protection, guarded_tokens
 from plumbline.answer.text.prompts.template_values import (
     mapped,
     strings,
@@ -26,7 +26,6 @@ from plumbline.answer.text.templates.values import NoContent
 from plumbline.answer.text.templates.workers import Rendering, WorkerTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError
 from plumbline.answer.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
-from plumbline.base.end_tokens import CONTROL_FORM
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
 
@@ -193,12 +192,28 @@ class Renderer:
         """Return what the template shows in no form of earlier calls, with tools in the request."""
         if self.template is None or self._write_calls is None:
             return []
+        trial, protection = self._tried(self.template)
+        write = partial(protection.written, write=self._write_calls)
+        found = [kind.name for kind in self._omissions.left_out(True, trial, write)]
+        return [*(["tools"] if self.writes_tools() is None else []), *found]
+
+    def writes_tools(self) -> bool | None:
+        """Return whether tools stand in the system message, because the template has no place for them.
+
+        None if it shows no system message either, so that the model sees no tools.
+        """
+        if self.template is None or self._write_calls is None:
+            return False
+        trial, protection = self._tried(self.template)
+        return self._omissions.writes_tools(trial, partial(protection.tools, write=self._write_calls))
+
+    def _tried(self, template: PromptFormat) -> tuple[Render, Protection]:
+        """Return how examples with tools are rendered and protected."""
         guard = Guard([], self._guarded)
-        write = partial(
-            Protection(guard, self._guarded, self.tokenizer.control).written, write=self._write_calls
+        return (
+            _in_any_form(partial(self._trial, template, True, guard.mark)),
+            Protection(guard, self._guarded, self.tokenizer.control),
         )
-        trial = _in_any_form(partial(self._trial, self.template, True, guard.mark))
-        return [kind.name for kind in self._omissions.left_out(True, trial, write)]
 
     def _trial(
         self, template: PromptFormat, tools: bool, mark: str, sent: Sequence[Message], tool: Tool
@@ -270,7 +285,11 @@ class Renderer:
 
         omissions = self._omissions if prompt.chat_template is None else Omissions()
         trial = partial(self._trial, template, bool(tools), guard.mark)
-        whole = omissions.whole(prompt.messages, bool(tools), trial)
+        whole: Sequence[Message] = prompt.messages
+        if tools and self._write_calls is not None:
+            write_tools = partial(protection.tools, write=self._write_calls)
+            whole = omissions.with_tools(whole, tools, _in_any_form(trial), write_tools)
+        whole = omissions.whole(whole, bool(tools), trial)
         forms: Sequence[Form] = FORMS
         if self._write_calls is not None:
             write = partial(protection.written, write=self._write_calls)
@@ -281,7 +300,7 @@ class Renderer:
                 forms = FORMS_APART
 
         def shown() -> str:
-            return _first_that_shows(whole, attempt, client, forms)
+            return _first_that_shows(whole, attempt, protection.instruction, forms)
 
         try:
             return shown(), guard
@@ -357,29 +376,3 @@ def _first_that_shows(
         assert refusal is not None
         raise refusal
     return first
-
-
-def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> TokenPattern:
-    """Return the tokens that text of clients must not become: control tokens, and what the prompt format writes.
-
-    Tokens with the form of control tokens count whatever the vocabulary says, and although no template shows them as a
-    whole: templates build them from parts, such as a bar and a role.
-
-    All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
-    many models: as in transformers, text becomes them wherever it is. White space that a template writes is also text.
-    """
-    source = (
-        template.sources
-        if isinstance(template, ChatTemplate)
-        else ""
-        if template is None
-        else template.source
-    )
-    return TokenPattern(
-        text
-        for text, number in tokenizer.added.items()
-        # An encoder has no source, and its models have no such words.
-        if number in tokenizer.special_ids
-        or CONTROL_FORM.fullmatch(text)
-        or (not text.isspace() and (not source or text in source))
-    )

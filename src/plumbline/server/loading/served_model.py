@@ -19,7 +19,7 @@ from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
-from plumbline.answer.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.answer.dialects.registry import GENERIC, DialectChoice, UnknownDialectError, choose
 from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.gguf.vocabulary import read_tokenizer
 from plumbline.answer.text.prompts.deepseek import ModelTexts
@@ -176,7 +176,7 @@ def _dialects(
 ) -> DialectChoice:
     renderer = Renderer(tokenizer, template).within(rendering)
     try:
-        return choose(
+        chosen = choose(
             template.sources if template is not None else ModelTexts.from_folder(folder).tools,
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
@@ -188,6 +188,14 @@ def _dialects(
         raise OptionError(error.option, error.problem) from error
     except BadResponseTemplateError as error:
         raise SettingsError(str(error)) from error
+    if settings.tool_parser != "auto" or chosen.tool is not None or chosen.response_template is not None:
+        return chosen
+    generic = msgspec.structs.replace(
+        chosen, tool=GENERIC, tool_reason="the chat template has no place for tools"
+    )
+    if Renderer(tokenizer, template, write_calls=CallWriter(generic)).within(rendering).writes_tools():
+        return generic
+    return chosen
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

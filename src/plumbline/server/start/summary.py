@@ -60,6 +60,9 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
         renderer = model.renderer.within(rendering)
         dropped = dropped_thinking(renderer) if model.dialect.choice.reasoning is not None else ""
         left_out = renderer.left_out()
+        writes_tools = renderer.writes_tools()
+    if writes_tools:
+        yield "", "The chat template has no place for tools, so they are written into the system message"
     if dropped:
         yield "", dropped
     if left_out:

@@ -269,7 +269,7 @@ class _Facts:
         ]
 
     def _merges(self) -> list[tuple[str, str]]:
-        """Return the merges of the file. Writers leave an empty list out, so that of a vocabulary of characters is missing.
+        """Return the merges of the file. Writers leave an empty list out, which a vocabulary of characters has.
 
         Raises:
             UnsupportedTokenizerError: it has none, and no text would become some of its tokens.

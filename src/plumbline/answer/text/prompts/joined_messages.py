@@ -16,6 +16,7 @@ __all__ = [
     "FORMS",
     "FORMS_APART",
     "INSTRUCTED",
+    "INSTRUCTING",
     "Form",
     "by_turns",
     "instructions",
@@ -28,7 +29,8 @@ __all__ = [
 Form = Callable[[Sequence[Message]], tuple[Message, ...]]
 """Returns a conversation that says the same in another way."""
 
-_INSTRUCTING = ("system", "developer")
+INSTRUCTING = ("system", "developer")
+"""Roles of instructions."""
 _SHORT = 9
 
 
@@ -37,8 +39,8 @@ def instructions(messages: Sequence[Message]) -> list[str]:
 
     Templates show such a one. Others may be dropped.
     """
-    texts = [(m.content or "").strip() for m in messages if m.role in _INSTRUCTING]
-    usual = len(messages) > 1 and messages[0].role in _INSTRUCTING and any(m.role == "user" for m in messages)
+    texts = [(m.content or "").strip() for m in messages if m.role in INSTRUCTING]
+    usual = len(messages) > 1 and messages[0].role in INSTRUCTING and any(m.role == "user" for m in messages)
     return [] if len(texts) == usual else texts
 
 
@@ -48,11 +50,11 @@ def with_few_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
     If no message of the user follows, they end the one before, or are one of their own; an answer at the end stays
     there, because the model may continue it.
     """
-    first = list(takewhile(lambda message: message.role in _INSTRUCTING, messages))
+    first = list(takewhile(lambda message: message.role in INSTRUCTING, messages))
     found = [joined(first, first[0].role)] if len(first) > 1 else first.copy()
     late: list[Message] = []
     for index, message in enumerate(messages[len(first) :], len(first) + 1):
-        if message.role in _INSTRUCTING:
+        if message.role in INSTRUCTING:
             late.append(message)
             continue
         if late and message.role == "user":
@@ -126,7 +128,7 @@ def with_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
     found: list[Message] = []
     for index, message in enumerate(messages):
         last = found[-1] if found else None
-        if message.role not in (*_INSTRUCTING, "user") and (last is None or last.role in _INSTRUCTING):
+        if message.role not in (*INSTRUCTING, "user") and (last is None or last.role in INSTRUCTING):
             found.append(Message(role="user", content=""))
         elif message.role == "user" and last is not None and last.role == "tool":
             found.append(
@@ -138,7 +140,7 @@ def with_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
             message.reasoning or index == len(messages) - 1
         ):  # The last one may be what the answer continues.
             found.append(msgspec.structs.replace(message, content=" ", parts=None))
-    if all(message.role in _INSTRUCTING for message in found):
+    if all(message.role in INSTRUCTING for message in found):
         found.append(Message(role="user", content=""))
     return by_turns(found)
 
@@ -185,7 +187,7 @@ def with_users_only(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Let users give the instructions: the templates of Gemma 2 and of the first Mistral have no place for others."""
     return by_turns(
         [
-            msgspec.structs.replace(message, role="user") if message.role in _INSTRUCTING else message
+            msgspec.structs.replace(message, role="user") if message.role in INSTRUCTING else message
             for message in messages
         ]
     )

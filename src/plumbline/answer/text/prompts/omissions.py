@@ -6,7 +6,8 @@ cannot be looked for in its prompt, because templates escape and strip them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from plumbline.answer.text.prompts.earlier_calls import (
     KINDS,
@@ -20,6 +21,16 @@ from plumbline.answer.text.prompts.earlier_calls import (
     kinds_in,
 )
 from plumbline.answer.text.prompts.joined_messages import one_call_each, with_joined_parts
+from plumbline.answer.text.prompts.template_values import template_tool
+from plumbline.answer.text.prompts.written_tools import (
+    EXAMPLES,
+    PLACES,
+    Place,
+    WriteTools,
+    in_system_message,
+    shows,
+)
+from plumbline.answer.text.prompts.written_tools import TOOL as SHOWN_TOOL
 from plumbline.answer.text.templates.template import TemplateError
 from plumbline.answer.turn import Message, Role, Tool, ToolCall
 
@@ -47,6 +58,49 @@ class Omissions:
     def __init__(self) -> None:
         self._found: dict[tuple[str, bool], bool] = {}
         self._changes: dict[tuple[CallKind, bool], tuple[Change, ...] | None] = {}
+        self._places: list[Place | None] = []
+
+    def with_tools(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        render: Render,
+        write: WriteTools,
+    ) -> Sequence[Message]:
+        """Return the conversation in a form with which the template shows the tools of the request.
+
+        Args:
+            messages: the conversation.
+            tools: the tools, as templates get them.
+            render: as in `with_calls`.
+            write: describes tools in a text.
+        """
+        place = self._place(render, write)
+        return (
+            messages if place is None else place(messages, write(tools) if place is in_system_message else "")
+        )
+
+    def writes_tools(self, render: Render, write: WriteTools) -> bool | None:
+        """Return whether tools are written into the system message; None if the template shows no tools at all."""
+        place = self._place(render, write)
+        return None if place is None else place is in_system_message
+
+    def _place(self, render: Render, write: WriteTools) -> Place | None:
+        if not self._places:
+            text = write([template_tool(SHOWN_TOOL)])
+            self._places = [
+                next(
+                    (
+                        place
+                        for place in PLACES
+                        if all(
+                            shows(_rendered(render, place(example, text), SHOWN_TOOL)) for example in EXAMPLES
+                        )
+                    ),
+                    None,
+                )
+            ]
+        return self._places[0]
 
     def whole(self, messages: Sequence[Message], tools: bool, render: Render) -> Sequence[Message]:
         """Return the conversation in a form of which the template leaves nothing out that it shows elsewhere.
@@ -113,10 +167,10 @@ class Omissions:
         return self._found[what, tools]
 
 
-def _rendered(render: Render, messages: Sequence[Message]) -> str:
+def _rendered(render: Render, messages: Sequence[Message], tool: Tool = TOOL) -> str:
     """Return the rendered conversation; empty if the template refuses it."""
     try:
-        return render(messages, TOOL)
+        return render(messages, tool)
     except TemplateError:
         return ""
 

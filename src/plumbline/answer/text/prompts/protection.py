@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.guard import Guard, TokenPattern
+from plumbline.answer.text.prompts.encoders import PromptFormat
 from plumbline.answer.text.prompts.joined_messages import as_objects
 from plumbline.answer.text.prompts.template_values import guarded, template_message
+from plumbline.answer.text.prompts.written_tools import tools_text
+from plumbline.answer.text.templates.template import ChatTemplate
+from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.turn import Message
+from plumbline.base.end_tokens import CONTROL_FORM
 
-__all__ = ["Protection"]
+__all__ = ["Protection", "guarded_tokens"]
 
 _OURS = 3
 """Marks in a row around markup that the server wrote. Protected texts that meet have two at most."""
@@ -41,7 +46,17 @@ class Protection:
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Protect a message for a template."""
-        return guarded(message, self._said if message["role"] == "assistant" else self.client, self.client)
+        return guarded(
+            message, self._said if message["role"] == "assistant" else self.instruction, self.client
+        )
+
+    def instruction(self, text: str) -> str:
+        """Protect a text of a client that may have what `tools` has written."""
+        return self._but_for_ours(text, self._marks)
+
+    def tools(self, tools: Sequence[Mapping[str, Any]], write: CallWriter) -> str:
+        """Describe tools; the markup of the calls in it may become control tokens."""
+        return f"{self._ours}{tools_text(tools, write, self.client)}{self._ours}"
 
     def written(self, message: Message, write: CallWriter) -> str:
         """Return the text of a message with its calls after it; their markup may become control tokens."""
@@ -58,10 +73,13 @@ class Protection:
 
     def _said(self, text: str) -> str:
         """Protect a text of the assistant, but for what `written` has written."""
-        parts = text.split(self._ours)
+        return self._but_for_ours(text, self._control)
+
+    def _but_for_ours(self, text: str, marks: TokenPattern) -> str:
+        """Protect a text, but for what the server has written."""
         return "".join(
-            part if number % 2 else self._guard.protect(part, self._control)
-            for number, part in enumerate(parts)
+            part if number % 2 else self._guard.protect(part, marks)
+            for number, part in enumerate(text.split(self._ours))
         )
 
 
@@ -73,3 +91,29 @@ def _object(arguments: str) -> str:
     except (ValueError, RecursionError):
         pass
     return json.dumps({"arguments": arguments}, ensure_ascii=False)
+
+
+def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> TokenPattern:
+    """Return the tokens that text of clients must not become: control tokens, and what the prompt format writes.
+
+    Tokens with the form of control tokens count whatever the vocabulary says, and although no template shows them as a
+    whole: templates build them from parts, such as a bar and a role.
+
+    All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
+    many models: as in transformers, text becomes them wherever it is. White space that a template writes is also text.
+    """
+    source = (
+        template.sources
+        if isinstance(template, ChatTemplate)
+        else ""
+        if template is None
+        else template.source
+    )
+    return TokenPattern(
+        text
+        for text, number in tokenizer.added.items()
+        # An encoder has no source, and its models have no such words.
+        if number in tokenizer.special_ids
+        or CONTROL_FORM.fullmatch(text)
+        or (not text.isspace() and (not source or text in source))
+    )
