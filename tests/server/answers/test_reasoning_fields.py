@@ -81,6 +81,9 @@ async def test_both_fields_of_a_message_are_read_and_have_to_agree() -> None:
             {"reasoning": "So."},
             {"reasoning_content": "So."},
             {"reasoning": "So.", "reasoning_content": "So."},
+            {"reasoning": "So.", "reasoning_content": ""},  # Some clients fill one and send the other empty.
+            {"reasoning": None, "reasoning_content": "So."},
+            {"reasoning": "", "reasoning_content": "So."},
         ):
             messages = [*USER, {"role": "assistant", "content": "Yes.", **fields}, *USER]
             counts.append((await chat(server, messages=messages))["usage"]["prompt_tokens"])

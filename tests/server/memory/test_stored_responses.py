@@ -271,7 +271,7 @@ async def test_a_conversation_is_changed_item_by_item(tmp_path: Path) -> None:
     "item",
     [
         {"type": "compaction_trigger"},
-        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "computer_call", "id": "cc_1", "status": "completed"},
         {"type": "item_reference", "id": "msg_unknown"},
     ],
 )

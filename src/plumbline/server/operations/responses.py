@@ -324,7 +324,7 @@ class ResponseOperations(ModelOperations):
 
 def unavailable_header(request: CreateResponse) -> dict[str, str]:
     """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
-    kinds = unavailable_tools(or_default(request.tools, []))
+    kinds = unavailable_tools(or_default(request.tools, []), request.input)
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
 
 

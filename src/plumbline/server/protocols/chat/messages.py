@@ -212,8 +212,10 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
             "missing_required_parameter",
         )
     # vLLM calls this field `reasoning`, other servers and clients `reasoning_content`.
-    reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
-    if given(message.reasoning) and message.reasoning != reasoning:
+    # Some clients fill one and send the other empty.
+    texts = [text for text in (message.reasoning_content, message.reasoning) if given(text) and text]
+    reasoning = texts[0] if texts else ""
+    if texts[1:] not in ([], [reasoning]):
         raise invalid_request(
             f"'{where}' has different texts in 'reasoning' and 'reasoning_content'; send one of them.",
             f"{where}.reasoning",

@@ -12,9 +12,11 @@ from plumbline.answer.turn import MediaReference, Message, Part, ToolCall
 from plumbline.base.exact_number import dumps
 from plumbline.contract._generated.messages import (
     Base64ImageSource,
+    DocumentBlockParam,
     ImageBlockParam,
     MessageParam,
     RedactedThinkingBlockParam,
+    SearchResultBlockParam,
     SystemMessageParam,
     TextBlockParam,
     ThinkingBlockParam,
@@ -27,6 +29,7 @@ from plumbline.contract.wire.errors import ApiError, invalid_request, unsupporte
 from plumbline.server.protocols.common.fields import or_default
 from plumbline.server.protocols.common.media import image_reference, unread_part
 from plumbline.server.protocols.common.sealing import Sealer, UnsealError
+from plumbline.server.protocols.messages.documents import document_text
 
 __all__ = ["read_conversation"]
 
@@ -142,6 +145,10 @@ def _parts(blocks: Sequence[_Block], modalities: Collection[str]) -> tuple[Part,
             if found and isinstance(found[-1], str) and not found[-1].endswith("\n"):
                 found[-1] += "\n"
             found.append(block.text)
+        elif isinstance(block, DocumentBlockParam | SearchResultBlockParam):
+            if found and isinstance(found[-1], str) and not found[-1].endswith("\n"):
+                found[-1] += "\n"
+            found.append(document_text(block, where))
         elif isinstance(block, ImageBlockParam) and "image" in modalities:
             found.append(_image(block, f"{where}.source"))
         else:

@@ -47,7 +47,7 @@ def initial_response(
         for name in ("user", "prompt", "prompt_cache_retention")
         if given(getattr(request, name))
     }
-    unavailable = unavailable_tools(or_default(request.tools, []))  # TOOL-15
+    unavailable = unavailable_tools(or_default(request.tools, []), request.input)  # TOOL-15
     return Response(
         id=new_id("resp_"),
         created_at=now(),

@@ -23,6 +23,7 @@ from plumbline.contract._generated.items import (
     EasyInputMessage,
     FunctionCallOutputItemParam,
     FunctionToolCall,
+    HostedItem,
     InputItem,
     ItemReferenceParam,
     ReasoningItemParam,
@@ -46,6 +47,7 @@ from plumbline.server.protocols.responses.client_tools.history import (
     output_text,
     with_call_ids,
 )
+from plumbline.server.protocols.responses.client_tools.hosted import hosted_messages
 from plumbline.server.protocols.responses.client_tools.namespaces import joined_name
 from plumbline.server.protocols.responses.compaction import cannot_open, opened, since_compaction
 from plumbline.server.protocols.responses.mcp.history import (
@@ -125,6 +127,9 @@ def read_messages(
     for where, item in entries:
         if isinstance(item, ReasoningItemParam):
             conversation.think(_reasoning(item, where, sealer))
+        elif isinstance(item, HostedItem):
+            for message in hosted_messages(item, where):
+                conversation.add(message)
         elif isinstance(item, RemoteItem):  # TOOL-21
             for message in remote_messages(item, past.requests):
                 conversation.add(message)

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UnsetType
 
 from plumbline.contract._generated.tools import CustomToolParam, FunctionToolParam, HostedTool
 from plumbline.contract.wire.errors import invalid_request, invalid_type, missing_required_parameter
 from plumbline.server.protocols.common.fields import tag_of
 from plumbline.server.protocols.responses.client_tools.declared import client_function
+from plumbline.server.protocols.responses.client_tools.hosted import left_out_items
 
 __all__ = ["CallableTool", "Member", "callable_tools", "joined_name", "unavailable_tools"]
 
@@ -68,10 +70,13 @@ def joined_name(namespace: str | None, name: str) -> str:
     return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
 
-def unavailable_tools(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Return the types of the hosted tools of a request, each once. The server runs none of them."""
+def unavailable_tools(
+    tools: Sequence[Any], items: str | Sequence[Any] | UnsetType | None = ()
+) -> tuple[str, ...]:
+    """Return the types of the hosted tools and items of a request, each once. The server runs none of them."""
     kinds = [tag_of(tool) for tool in tools if isinstance(tool, HostedTool) and client_function(tool) is None]
-    return tuple(dict.fromkeys(kind for kind in kinds if kind != "namespace"))
+    kinds = [kind for kind in kinds if kind != "namespace"]
+    return tuple(dict.fromkeys([*kinds, *left_out_items(items)]))
 
 
 def _members(namespace: Any, where: str) -> Iterator[Member]:

@@ -18,6 +18,7 @@ from plumbline.contract._generated.tools import (
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import tag_of
 from plumbline.server.protocols.common.tools.tool_choice import check_names
+from plumbline.server.protocols.responses.client_tools.hosted import additional_tools
 from plumbline.server.protocols.responses.client_tools.namespaces import Member, callable_tools
 
 __all__ = ["loaded_tools", "shown_tools", "shows_at_once"]
@@ -28,7 +29,7 @@ _MOST_TOOLS = 1024
 
 
 def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) -> list[Member]:
-    """Return the tools that the model sees: those that are not deferred, and those that a search has loaded.
+    """Return the tools that the model sees: those that are not deferred, and those that items have loaded or added.
 
     The search of a client tells the model the names and descriptions of what waits. If the server is to search, all
     tools are shown at once: the search would find them in the same request.
@@ -59,9 +60,11 @@ def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) 
         if isinstance(item, ToolSearchOutputItemParam):
             # A tool that is loaded again may have changed.
             loaded.update((one.shown_name, one) for one in loaded_tools(item.tools, f"{where}.tools"))
+    for where, added in additional_tools(entries):
+        loaded.update((one.shown_name, one) for one in callable_tools(added, where))
     if loaded and len(loaded.keys() | found.keys()) > _MOST_TOOLS:
         raise invalid_request(
-            f"A prompt has at most {_MOST_TOOLS} tools; searches have loaded more.", "input"
+            f"A prompt has at most {_MOST_TOOLS} tools; the items of the input add more.", "input"
         )
     return [*found.values(), *(member for name, member in loaded.items() if name not in found)]
 
