@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from plumbline.answer.turn import Message
 from plumbline.contract._generated.items import AnyHostedItem
-from plumbline.server.protocols.responses.client_tools.hosted import left_out_items
+from plumbline.contract._generated.responses import CreateResponse
+from plumbline.contract.wire.decode import decode, encode
 from plumbline.server.protocols.responses.client_tools.namespaces import unavailable_tools
 
 from .minimal_requests import FLAT_TOOL, USER, read, refusal
@@ -36,6 +37,10 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
+def decoded(items: list[dict[str, Any]]) -> Any:
+    return decode(CreateResponse, encode({"model": "m", "input": items})).input
+
+
 def item(kind: str) -> dict[str, Any]:
     return {
         "type": kind,
@@ -50,7 +55,7 @@ def test_every_kind_is_shown_left_out_or_refused(kind: str) -> None:
     if kind in REFUSED:
         assert refusal("responses", input=[USER, item(kind)]).param == "input[1].type"
     elif kind in SHOWN:
-        assert left_out_items([item(kind)]) == ()
+        assert unavailable_tools([], decoded([item(kind)])) == ()
     else:
         read("responses", input=[USER, item(kind)])
 
@@ -62,15 +67,7 @@ def test_what_is_left_out_changes_no_message_and_is_named(places: list[tuple[int
         items += [item(kind) for place, kind in places if place == index]
         items += [] if other is None else [other]
     assert read("responses", input=items).prompt == read("responses", input=OTHERS).prompt
-    request = _decoded(items)
-    assert set(unavailable_tools([], request.input)) == {kind for _, kind in places}
-
-
-def _decoded(items: list[dict[str, Any]]) -> Any:
-    from plumbline.contract._generated.responses import CreateResponse
-    from plumbline.contract.wire.decode import decode, encode
-
-    return decode(CreateResponse, encode({"model": "m", "input": items}))
+    assert set(unavailable_tools([], decoded(items))) == {kind for _, kind in places}
 
 
 TOOLS: list[dict[str, Any]] = [
@@ -91,12 +88,19 @@ def test_tools_of_an_item_are_shown_like_tools_of_the_request(
     adding = {"type": "additional_tools", "role": "developer", "tools": tools}
     items = [*OTHERS[:place], adding, *OTHERS[place:]]
     assert read("responses", input=items) == read("responses", input=OTHERS, tools=tools)
+    hosted = ("web_search",) if TOOLS[-1] in tools else ()
+    assert unavailable_tools([], decoded(items)) == hosted
 
 
 def test_tools_of_an_item_may_be_missing_but_not_wrong() -> None:
     assert read("responses", input=[USER, {"type": "additional_tools"}]).prompt.tools == ()
     wrong = {"type": "additional_tools", "tools": [{"type": "nothing"}]}
     assert refusal("responses", input=[USER, wrong]).param == "input[1].tools"
+    remote = {
+        "type": "additional_tools",
+        "tools": [{"type": "mcp", "server_label": "a", "server_url": "https://a"}],
+    }
+    assert refusal("responses", input=[USER, remote]).param == "input[1].tools[0].type"
 
 
 @pytest.mark.parametrize("kind", ["input_text", "output_text", "text"])

@@ -39,6 +39,7 @@ from plumbline.contract._generated.items import (
     EasyInputMessage,
     FunctionCallOutputItemParam,
     FunctionToolCall,
+    HostedItemAdditionalTools,
     InputItem,
     ItemReferenceParam,
     Message,
@@ -55,6 +56,7 @@ from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import or_default, tag_of
 from plumbline.server.protocols.common.ids import new_id
 from plumbline.server.protocols.responses.client_tools.history import search_execution
+from plumbline.server.protocols.responses.client_tools.hosted import additional_tools
 from plumbline.server.protocols.responses.client_tools.search import loaded_tools
 from plumbline.server.store.records import ItemRecord
 
@@ -80,6 +82,14 @@ _PREFIXES = {
     "mcp_approval_response": "mcpa_",
     "reasoning": "rs_",
     "compaction": "cmp_",
+    "additional_tools": "at_",
+    "agent_message": "amsg_",
+    "web_search_call": "ws_",
+    "file_search_call": "fs_",
+    "image_generation_call": "ig_",
+    "code_interpreter_call": "ci_",
+    "multi_agent_call": "mac_",
+    "multi_agent_call_output": "maco_",
 }
 _CALLS = (
     "function_call",
@@ -137,10 +147,13 @@ def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
 
 
 def _complete(item: InputItem) -> InputItem:
-    """Return an item of a local shell or a search with what clients may leave out."""
+    """Return an item of a local shell, a search or further tools with what clients may leave out."""
     match item:
         case ToolSearchCallItemParam() | ToolSearchOutputItemParam():
             return msgspec.structs.replace(item, execution=search_execution(item))
+        case HostedItemAdditionalTools():
+            tools = [] if item.tools is UNSET else item.tools
+            return msgspec.structs.replace(item, role=or_default(item.role, "developer"), tools=tools)
         case LocalShellToolCallParam(action=action) if not or_default(action.env, None):
             return msgspec.structs.replace(item, action=msgspec.structs.replace(action, env={}))
         case LocalShellToolCallOutputParam() if not or_default(item.call_id, None):
@@ -183,6 +196,7 @@ def check_storable(items: Sequence[InputItem], param: str) -> None:
             )
         if isinstance(item, ToolSearchOutputItemParam):
             list(loaded_tools(item.tools, f"{param}[{index}].tools"))
+        list(additional_tools([(f"{param}[{index}]", item)]))
 
 
 def resolve_references(

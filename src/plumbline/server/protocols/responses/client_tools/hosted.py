@@ -19,7 +19,7 @@ from plumbline.contract._generated.items import (
     HostedItemAgentMessage,
     InputItem,
 )
-from plumbline.contract._generated.tools import Tool
+from plumbline.contract._generated.tools import MCPTool, Tool
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import tag_of
 
@@ -55,17 +55,25 @@ def additional_tools(entries: Sequence[tuple[str, InputItem]]) -> Iterator[tuple
     """Yield the tools of each item that adds some, with their field.
 
     Raises:
-        ApiError: 400 naming the item whose tools are none.
+        ApiError: 400 naming the item whose tools are none, or the MCP server, which only a request can name.
     """
     for where, item in entries:
         if isinstance(item, HostedItemAdditionalTools):
             given = [] if item.tools is msgspec.UNSET else item.tools
             try:
-                yield f"{where}.tools", msgspec.convert(given, list[Tool])
+                found = msgspec.convert(given, list[Tool])
             except msgspec.ValidationError as error:
                 raise invalid_request(
                     f"Invalid '{where}.tools': {error}.", f"{where}.tools", "invalid_value"
                 ) from None
+            for index, tool in enumerate(found):
+                if isinstance(tool, MCPTool):
+                    raise unsupported_value(
+                        f"{where}.tools[{index}].type",
+                        "mcp",
+                        "is not supported in an item: send it in 'tools'",
+                    )
+            yield f"{where}.tools", found
 
 
 def left_out_items(items: str | Sequence[Any] | msgspec.UnsetType | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from plumbline.contract._generated.tools import CustomToolParam, FunctionToolPar
 from plumbline.contract.wire.errors import invalid_request, invalid_type, missing_required_parameter
 from plumbline.server.protocols.common.fields import tag_of
 from plumbline.server.protocols.responses.client_tools.declared import client_function
-from plumbline.server.protocols.responses.client_tools.hosted import left_out_items
+from plumbline.server.protocols.responses.client_tools.hosted import additional_tools, left_out_items
 
 __all__ = ["CallableTool", "Member", "callable_tools", "joined_name", "unavailable_tools"]
 
@@ -74,7 +74,10 @@ def unavailable_tools(
     tools: Sequence[Any], items: str | Sequence[Any] | UnsetType | None = ()
 ) -> tuple[str, ...]:
     """Return the types of the hosted tools and items of a request, each once. The server runs none of them."""
-    kinds = [tag_of(tool) for tool in tools if isinstance(tool, HostedTool) and client_function(tool) is None]
+    numbered = enumerate(items) if isinstance(items, list) else ()
+    added = additional_tools([(f"input[{index}]", item) for index, item in numbered])
+    every = [*tools, *(tool for _, some in added for tool in some)]
+    kinds = [tag_of(tool) for tool in every if isinstance(tool, HostedTool) and client_function(tool) is None]
     kinds = [kind for kind in kinds if kind != "namespace"]
     return tuple(dict.fromkeys([*kinds, *left_out_items(items)]))
 
