@@ -55,18 +55,22 @@ def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) 
             _listing_waiting(one, tools, waiting) for one in declared if one.tool.defer_loading is not True
         ]
     found = {member.shown_name: member for member in declared}
-    loaded: dict[str, Member] = {}
-    for where, item in entries:
-        if isinstance(item, ToolSearchOutputItemParam):
-            # A tool that is loaded again may have changed.
-            loaded.update((one.shown_name, one) for one in loaded_tools(item.tools, f"{where}.tools"))
-    for where, added in additional_tools(entries):
-        loaded.update((one.shown_name, one) for one in callable_tools(added, where))
+    # A tool that is loaded again may have changed.
+    loaded = {member.shown_name: member for member in _of_items(entries)}
     if loaded and len(loaded.keys() | found.keys()) > _MOST_TOOLS:
         raise invalid_request(
             f"A prompt has at most {_MOST_TOOLS} tools; the items of the input add more.", "input"
         )
     return [*found.values(), *(member for name, member in loaded.items() if name not in found)]
+
+
+def _of_items(entries: Sequence[tuple[str, InputItem]]) -> Iterator[Member]:
+    """Yield the tools that searches have loaded, and those that items have added."""
+    for where, item in entries:
+        if isinstance(item, ToolSearchOutputItemParam):
+            yield from loaded_tools(item.tools, f"{where}.tools")
+    for where, added in additional_tools(entries):
+        yield from callable_tools(added, where)
 
 
 def shows_at_once(tools: Sequence[Any]) -> bool:
