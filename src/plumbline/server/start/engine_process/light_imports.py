@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from types import ModuleType
 
 __all__ = ["complete_torch", "light_imports"]
@@ -16,6 +17,8 @@ _META = "torch._meta_registrations"
 
 Torch imports them, and what other operations are composed of: 0.3 s and 18 MB. Modules that need them import them.
 """
+_TRIED = "2.13."
+"""Releases of torch whose import asks nothing of that module. It is not public, so others are imported whole."""
 
 
 @contextlib.contextmanager
@@ -42,7 +45,7 @@ def complete_torch() -> None:
 
 
 def _import_torch() -> None:
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or not version("torch").startswith(_TRIED):
         return
     sys.modules[_META] = ModuleType(_META)  # Torch asks for the module, and for nothing in it.
     try:
