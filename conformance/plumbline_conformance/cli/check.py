@@ -335,7 +335,7 @@ def _send(
         if found.id in kept:
             end(kept[found.id])
     leads = threading.current_thread() is threading.main_thread()  # Others cannot handle signals.
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)) if leads else None
+    before = (signal.signal(signal.SIGTERM, _interrupt), signal.getsignal(signal.SIGINT)) if leads else None
     try:
         asyncio.run(run())
     except KeyboardInterrupt:
@@ -345,10 +345,18 @@ def _send(
             if found.id not in ended:
                 end(Transcript(scenario=found.id, exchanges=[], skipped=UNASKED))
     finally:
-        if leads:
-            signal.signal(signal.SIGTERM, before)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before[0])
+            signal.signal(signal.SIGINT, before[1])
     sent.transcripts = [ended[found.id] for found in plan.scenarios]
     return sent
+
+
+def _interrupt(*_: object) -> None:
+    """Interrupt the run at SIGTERM, also of a background job, whose SIGINT a shell script has set to be ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:

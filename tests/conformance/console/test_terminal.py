@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,17 @@ sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 pytestmark = pytest.mark.long  # Each test starts processes.
 
 
-def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-    """Start a command with a pipe for its output."""
+def started(
+    entry: str, words: Sequence[str], *, background: bool = False, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start a command with a pipe for its output, or as a shell script starts one in the background."""
     path = os.pathsep.join(place for place in sys.path if place)
     return subprocess.Popen(
         [sys.executable, "-c", RUN, entry, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "OPENAI_API_KEY": KEY, **environment},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN) if background else None,
     )
 
 
@@ -149,7 +153,8 @@ def interrupted(
     entry: str, words: Sequence[str], reached: threading.Event, number: int = signal.SIGINT
 ) -> str:
     """Interrupt a command when its server hangs; return its output."""
-    with started(entry, words) as process:
+    # A background job of a script ignores SIGINT, and must still end by SIGTERM.
+    with started(entry, words, background=number == signal.SIGTERM) as process:
         assert reached.wait(60)
         process.send_signal(number)
         out, error = process.communicate(timeout=60)

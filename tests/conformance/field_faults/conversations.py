@@ -19,7 +19,7 @@ def _kind(event: Event) -> str:
 def _stopped_twice(events: list[Event], _: Json) -> list[Event]:
     tools = {
         data["index"]
-        for _, data in events
+        for _name, data in events
         if data["type"] == "content_block_start" and data["content_block"]["type"] == "tool_use"
     }
     return [
@@ -32,11 +32,11 @@ def _stopped_twice(events: list[Event], _: Json) -> list[Event]:
 def _empty_text_first(events: list[Event], _: Json) -> list[Event]:
     if not any(
         data["type"] == "content_block_start" and data["content_block"]["type"] == "tool_use"
-        for _, data in events
+        for _name, data in events
     ):
         return events
     place = next(number for number, one in enumerate(events) if _kind(one) == "content_block_start")
-    for _, data in events:
+    for _name, data in events:
         if "index" in data:
             data["index"] += 1
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
@@ -45,13 +45,13 @@ def _empty_text_first(events: list[Event], _: Json) -> list[Event]:
 
 
 def _ends_turn(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "message_delta" and data["delta"]["stop_reason"] == "tool_use":
             data["delta"]["stop_reason"] = "end_turn"
 
 
 def _no_input(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "message_start":
             data["message"]["usage"].update(input_tokens=0, cache_read_input_tokens=0)
         elif data["type"] == "message_delta":
@@ -59,7 +59,7 @@ def _no_input(events: list[Event], _: Json) -> None:
 
 
 def _twice_counted(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "message_delta":
             data["usage"]["input_tokens"] *= 2
 
@@ -73,14 +73,14 @@ def _delta_before_stop(events: list[Event], _: Json) -> None:
 
 def _cumulative(events: list[Event], _: Json) -> None:
     so_far: dict[int, str] = {}
-    for _, data in events:
+    for _name, data in events:
         if (data.get("delta") or {}).get("type") == "input_json_delta":
             so_far[data["index"]] = so_far.get(data["index"], "") + data["delta"]["partial_json"]
             data["delta"]["partial_json"] = so_far[data["index"]]
 
 
 def _thoughts_in_text(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "content_block_start" and data["content_block"]["type"] == "thinking":
             data["content_block"] = {"type": "text", "text": ""}
 
@@ -90,7 +90,7 @@ def _no_names(events: list[Event], _: Json) -> list[Event]:
 
 
 def _no_tool_id(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "content_block_start" and data["content_block"]["type"] == "tool_use":
             data["content_block"]["id"] = None
 
@@ -110,7 +110,7 @@ def _openai_error(exchange: Any) -> Any:
 
 
 def _renumbered(events: list[Event]) -> list[Event]:
-    for number, (_, data) in enumerate(one for one in events if isinstance(one[1], dict)):
+    for number, (_name, data) in enumerate(one for one in events if isinstance(one[1], dict)):
         if "sequence_number" in data:
             data["sequence_number"] = number
     return events
@@ -129,13 +129,13 @@ def _done_late(events: list[Event], _: Json) -> list[Event] | None:
 
 
 def _output_reversed(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if _kind((None, data)) in ("response.completed", "response.incomplete"):
             data["response"]["output"].reverse()
 
 
 def _other_call_id(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if _kind((None, data)) in ("response.completed", "response.incomplete"):
             for item in data["response"]["output"]:
                 if "call_id" in item:

@@ -31,7 +31,7 @@ def _own_counts(answer: Json, _: Json) -> None:
 
 
 def _short_usage(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if data["type"] == "message_delta":
             data["usage"] = {"output_tokens": data["usage"]["output_tokens"]}
 
@@ -65,7 +65,7 @@ def _named_error(error: Json, _: int) -> None:
 
 
 def _obfuscated(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if isinstance(data, dict) and str(data.get("type")).endswith("output_text.delta"):
             data["obfuscation"] = "x1Yz"
 
@@ -92,7 +92,7 @@ def _own_ids(choice: Json, _: Json) -> None:
 
 
 def _null_arguments(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         for choice in data["choices"] if isinstance(data, dict) else ():
             for call in calls_in(choice):
                 function = call.get("function") or {}

@@ -103,7 +103,7 @@ def _parsed(choice: Json, asked: Json) -> None:
 
 def _empty_names(events: list[Event], _: Json) -> None:
     met: set[Any] = set()
-    for _, data in events:
+    for _name, data in events:
         for choice in data["choices"] if isinstance(data, dict) else ():
             for call in calls_in(choice):
                 place = (choice["index"], call["index"])
@@ -117,7 +117,7 @@ def _place_of_tool(events: list[Event], asked: Json) -> None:
         (tool.get("function") or tool.get("custom") or {}).get("name") for tool in asked.get("tools") or ()
     ]
     places: dict[Any, int] = {}
-    for _, data in events:
+    for _name, data in events:
         for choice in data["choices"] if isinstance(data, dict) else ():
             for call in calls_in(choice):
                 key = (choice["index"], call["index"])
@@ -128,7 +128,7 @@ def _place_of_tool(events: list[Event], asked: Json) -> None:
 
 
 def _no_type(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         for choice in data["choices"] if isinstance(data, dict) else ():
             for call in calls_in(choice):
                 call.pop("type", None)
@@ -209,7 +209,7 @@ def _halves(events: list[Event], _: Json) -> list[Event]:
             continue
         code = ord(wide) - 0x10000
         high, low = chr(0xD800 + (code >> 10)), chr(0xDC00 + (code & 0x3FF))
-        before, _, after = text.partition(wide)
+        before, after = str(text).split(wide, 1)
         for part in (before + high, low + after):
             one = json.loads(json.dumps(data))
             one["choices"][0]["delta"]["content"] = part
@@ -258,13 +258,13 @@ def _refused_stream(exchange: Any) -> bool:
 
 
 def _completions_chunks(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if isinstance(data, dict):
             data["object"] = "chat.completion.chunk"
 
 
 def _last_usage_null(events: list[Event], _: Json) -> None:
-    for _, data in events:
+    for _name, data in events:
         if isinstance(data, dict) and data.get("usage"):
             data["usage"] = None
 
