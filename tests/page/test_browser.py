@@ -207,6 +207,21 @@ def test_conversations_outlive_a_reload_and_can_be_deleted(visit: Any, pocket: L
     assert page.locator("#conversations .entry").count() == 0
 
 
+def test_an_answer_without_a_verdict_is_judged_when_it_is_shown_again(visit: Any, pocket: Live) -> None:
+    seen = visit(pocket)
+    page = seen.open()
+    page.route("**/page/judge", lambda route: route.abort())
+    seen.ask("Count from 3 to 7.")
+    seen.answer()
+    seen.panel("events")
+    page.wait_for_selector(".verdict:has-text('Not judged:')")
+    page.unroute("**/page/judge")
+    page.reload()
+    page.wait_for_selector(".message.assistant .text")
+    seen.panel("events")
+    assert "no violation" in verdict(page)
+
+
 def test_messages_have_branches(visit: Any, pocket: Live) -> None:
     seen = visit(pocket)
     page = seen.open()

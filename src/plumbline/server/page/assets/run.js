@@ -153,6 +153,15 @@ export async function show(node) {
     const reader = new EventReader();
     reader.take(record.frames);
     state.shown = { node, record, reader };
+    judgeAgain(state.shown);
   }
   emit("shown");
+}
+
+// Judge an answer whose page was left or loaded again before its verdict came.
+async function judgeAgain(shown) {
+  const { complete, judgement } = shown.record;
+  if (judgement && (judgement.complete || !complete)) return;
+  await judge(shown, complete);
+  await keep(shown.record);
 }
