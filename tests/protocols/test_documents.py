@@ -16,12 +16,12 @@ TEXT = st.text("ab \n", min_size=1, max_size=8)
 def document(text: str, way: str, **fields: Any) -> Json:
     if way == "search_result":
         return {"type": way, "content": [{"type": "text", "text": text}], **fields}
-    source: Json = {
+    sources: dict[str, Json] = {
         "text": {"type": "text", "media_type": "text/plain", "data": text},
         "string": {"type": "content", "content": text},
         "content": {"type": "content", "content": [{"type": "text", "text": text}]},
-    }[way]
-    return {"type": "document", "source": source, **fields}
+    }
+    return {"type": "document", "source": sources[way], **fields}
 
 
 @given(

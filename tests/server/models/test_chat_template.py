@@ -144,17 +144,17 @@ async def test_tools_work_with_a_template_that_has_no_place_for_them(path: str, 
         "additionalProperties": False,
     }
     function = {"name": "count_to", "description": "Counts.", "parameters": parameters, "strict": True}
-    tool: dict[str, Any] = {
+    tools: dict[str, dict[str, Any]] = {
         CHAT: {"type": "function", "function": function},
         "/v1/responses": {"type": "function", **function},
         "/v1/messages": {"name": "count_to", "input_schema": parameters, "strict": True},
-    }[path]
+    }
     choice = {"type": "any"} if path == "/v1/messages" else "required"
     async with serving(model) as server:
         sent = {
             **BODIES[path],
             "model": model.names[0],
-            "tools": [tool],
+            "tools": [tools[path]],
             "tool_choice": choice,
             "stream": False,
         }
