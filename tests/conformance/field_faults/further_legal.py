@@ -57,7 +57,7 @@ def _sized(model: Json) -> None:
 
 
 def _is_json(exchange: Any) -> bool:
-    return exchange.header("content-type") == "application/json"
+    return bool(exchange.header("content-type") == "application/json")
 
 
 def _named_error(error: Json, _: int) -> None:

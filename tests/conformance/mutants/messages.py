@@ -76,9 +76,12 @@ def empty_text_first(found: list[Event]) -> list[Event]:
     for _, event in found:
         if "index" in event:
             event["index"] += 1
-    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    stop = {"type": "content_block_stop", "index": 0}
-    return [*found[:place], (start["type"], start), (stop["type"], stop), *found[place:]]
+    block = {"type": "text", "text": ""}
+    added: list[Event] = [
+        ("content_block_start", {"type": "content_block_start", "index": 0, "content_block": block}),
+        ("content_block_stop", {"type": "content_block_stop", "index": 0}),
+    ]
+    return [*found[:place], *added, *found[place:]]
 
 
 def replaced(answer: Any) -> None:
