@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 from mutants.mutations import changed, with_body
@@ -186,7 +187,9 @@ def _resumed(change: Any) -> Any:
     def apply(exchange: Any) -> Any:
         if exchange.method != "GET" or "starting_after" not in exchange.url or exchange.status != 200:
             return exchange
-        events = [(one.name, one.data if one.data == "[DONE]" else one.json) for one in exchange.events]
+        events = [
+            (one.name, one.data if one.data == "[DONE]" else deepcopy(one.json)) for one in exchange.events
+        ]
         events = change(events)
         written = [
             (f"event: {name}\n" if name else "")

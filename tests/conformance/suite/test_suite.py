@@ -44,7 +44,11 @@ MILDER = {
     "responses/stream-text/steps",
     "responses/stream-text/terminator",
     "responses/tool/new-ids",
+    "responses/tools/ended",
+    "chat/tool/bare",
     "chat/tool/new-ids",
+    "messages/tool/filled",
+    "messages/tool/stream-filled",
     "responses/tool-result/call",
     *(
         f"{scenario}/{name}"
