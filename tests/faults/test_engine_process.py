@@ -216,7 +216,10 @@ def test_three_ends_within_a_minute_end_the_server_with_a_reason(tmp_path: Path)
             os.kill(engine_of(server.process.pid), signal.SIGSEGV)
             wait_for(lambda n=number: server.log.count("was killed by SIGSEGV") > n)  # type: ignore[misc]
         assert server.process.wait(60) == 1
-        assert "its process has ended 3 times within a minute; at last it was killed by SIGSEGV" in server.log
+        assert (
+            "its process has ended 3 times within a minute of serving; at last it was killed by SIGSEGV"
+            in server.log
+        )
 
 
 @pytest.fixture

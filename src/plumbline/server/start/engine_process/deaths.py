@@ -12,6 +12,7 @@ __all__ = ["MOST_DEATHS", "Deaths", "Suspects", "cause_of", "kind_of"]
 MOST_DEATHS = 3
 """Ends within `_WINDOW` after which no other process is started."""
 _WINDOW = 60.0
+"""Seconds that processes served. Starts do not count: an engine that takes a minute to start could end for ever."""
 _TWICE = 2
 """How often the process must end under a request until that is refused."""
 _QUARANTINE = 3600.0
@@ -46,23 +47,24 @@ def cause_of(status: int, reason: str | None) -> str:
 
 
 class Deaths:
-    """The ends of an engine's processes.
+    """The ends of an engine's processes."""
 
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._recent: deque[float] = deque(maxlen=MOST_DEATHS)
+    def __init__(self) -> None:
+        self._served: deque[float] = deque(maxlen=MOST_DEATHS - 1)
+        """Seconds between the latest ends, without starts."""
         self.counts: dict[str, int] = {}
         """By kind."""
 
-    def add(self, kind: str) -> bool:
-        """Count an end; returns whether another process may be started."""
+    def add(self, kind: str, served: float) -> bool:
+        """Count an end; returns whether another process may be started.
+
+        Args:
+            kind: of the end.
+            served: seconds since the process was ready; 0 if it never was.
+        """
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        self._recent.append(self._clock())
-        return len(self._recent) < MOST_DEATHS or self._recent[-1] - self._recent[0] > _WINDOW
+        self._served.append(served)
+        return sum(self.counts.values()) < MOST_DEATHS or sum(self._served) > _WINDOW
 
 
 class Suspects:

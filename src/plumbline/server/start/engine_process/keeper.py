@@ -140,6 +140,8 @@ class EngineProcess:
         self._killed_because: str | None = None
         self._was_ready = False
         self._began = time.monotonic()
+        self._ready_at: float | None = None
+        """When the process was ready, if it is."""
         self._stopping = False
         self._ended = threading.Event()
         """Whether there is no process and will be none."""
@@ -207,7 +209,7 @@ class EngineProcess:
 
     def _launch(self) -> _Process:
         self._failure, self._killed_because = None, None
-        self._began = time.monotonic()
+        self._began, self._ready_at = time.monotonic(), None
         start = msgspec.structs.replace(
             self._start,
             number=self._history.number,
@@ -217,6 +219,8 @@ class EngineProcess:
         return _Process(start, self._take, self._process_ended)
 
     def _take(self, found: Report) -> None:
+        if isinstance(found, EngineReady):
+            self._ready_at = time.monotonic()
         match found:
             case Cleared(digest):
                 self._suspects.clear(digest)
@@ -254,7 +258,8 @@ class EngineProcess:
             cause = f"was killed: it {self._killed_because}"
         fatal = journal.read(self._journal)
         journal.create(self._journal)
-        goes_on = self._deaths.add(kind_of(status))
+        served = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+        goes_on = self._deaths.add(kind_of(status), served)
         self._suspects.add([entry.digest for entry in fatal])
         quarantined = self._suspects.quarantined
         self._history = History(
@@ -266,7 +271,9 @@ class EngineProcess:
             num_quarantined=len(quarantined),
         )
         if not goes_on:
-            self._fail(f"its process has ended {MOST_DEATHS} times within a minute; at last it {cause}")
+            self._fail(
+                f"its process has ended {MOST_DEATHS} times within a minute of serving; at last it {cause}"
+            )
             return False
         self._write_history()
         _log.error(
