@@ -25,6 +25,7 @@ from plumbline.engines.remote.client import RemoteEngine
 from plumbline.engines.remote.history import History, history_of
 from plumbline.engines.remote.host import EngineHost
 from plumbline.engines.remote.journal import Suspicion
+from plumbline.engines.remote.link import engine_info
 from plumbline.port.engine import (
     EngineClosedError,
     EngineFullError,
@@ -238,6 +239,14 @@ async def test_without_another_process_all_end_with_the_reason(tmp_path: Path) -
         assert "3 times" in stats.failure
         with pytest.raises(EngineClosedError, match="3 times"):
             await anext(found.remote.generate(of(2)))
+
+
+async def test_who_comes_after_the_last_process_learns_the_reason(tmp_path: Path) -> None:
+    """A server that was still starting said only that there is no such file."""
+    async with kept(tmp_path) as found:
+        await found.end(failed="its process has ended 3 times within a minute")
+        with pytest.raises(OSError, match="has failed: its process has ended 3 times"):
+            await engine_info(found.path)
 
 
 async def test_a_quarantined_request_is_refused_by_name(tmp_path: Path) -> None:

@@ -251,8 +251,10 @@ async def _connected(
             hangs(f"did not answer for {longest:.0f} s")
         except (OSError, FrameError):
             found = history.read(history_of(path))
-            if found is None or found.failed:
+            if found is None:
                 raise
+            if found.failed:
+                raise ConnectionError(f"The engine has failed: {found.failed}.") from None
             note(found)
         await asyncio.sleep(_RETRY_SECONDS)
 
@@ -261,7 +263,7 @@ async def engine_info(path: Path) -> EngineInfo:
     """Ask the host for the engine's facts. If its process has ended, wait for the next one.
 
     Raises:
-        OSError: no process listens on the socket, and nobody starts one.
+        OSError: no process listens on the socket, and nobody starts one; the message has the reason if it is known.
         FrameError: the peer is not an engine host.
     """
     connection, hello = await _connected(path)
