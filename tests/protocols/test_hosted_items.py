@@ -107,11 +107,11 @@ def test_tools_of_an_item_may_be_missing_but_not_wrong() -> None:
 def test_a_message_of_an_agent_is_shown_with_the_names(kind: str) -> None:
     said = {
         "type": "agent_message",
-        "author": "/root/w",
-        "recipient": "/root",
+        "author": "main/w",
+        "recipient": "main",
         "content": [{"type": kind, "text": "Done."}],
     }
     found = read("responses", input=[USER, said]).prompt.messages[1]
-    assert found == Message(role="user", content="Message from /root/w to /root:\nDone.")
+    assert found == Message(role="user", content="Message from main/w to main:\nDone.")
     sealed = {**said, "content": [{"type": "encrypted_content", "encrypted_content": "x"}]}
     assert refusal("responses", input=[USER, sealed]).param == "input[1].content[0].type"

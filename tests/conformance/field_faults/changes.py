@@ -66,25 +66,27 @@ def whole(api: str, change: Callable[[Json, Json], object]) -> Change:
     return apply
 
 
+def with_events(exchange: Exchange, change: Callable[[list[Event]], list[Event] | None]) -> Exchange:
+    """Return an exchange with other events: a copy of its own, changed in place, or those that are returned."""
+    old = [(event.name, event.data if event.data == "[DONE]" else event.json) for event in exchange.events]
+    new = deepcopy(old)
+    new = change(new) or new
+    if new == old:
+        return exchange
+    written = [
+        (f"event: {name}\n" if name else "") + f"data: {data if data == '[DONE]' else json.dumps(data)}\n\n"
+        for name, data in new
+    ]
+    return with_body(exchange, "".join(written).encode())
+
+
 def streamed(api: str, change: Callable[[list[Event], Json], list[Event] | None]) -> Change:
     """Change the events of streams, given the request: in place, or by those that are returned."""
 
     def apply(exchange: Exchange) -> Exchange:
         if not _of(api, exchange, stream=True):
             return exchange
-        old = [
-            (event.name, event.data if event.data == "[DONE]" else event.json) for event in exchange.events
-        ]
-        new = deepcopy(old)
-        new = change(new, exchange.request_json) or new
-        if new == old:
-            return exchange
-        written = [
-            (f"event: {name}\n" if name else "")
-            + f"data: {data if data == '[DONE]' else json.dumps(data)}\n\n"
-            for name, data in new
-        ]
-        return with_body(exchange, "".join(written).encode())
+        return with_events(exchange, lambda events: change(events, exchange.request_json))
 
     return apply
 

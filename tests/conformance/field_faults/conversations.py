@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from typing import Any
 
 from mutants.mutations import changed, with_body
 
-from field_faults.changes import Event, Json, Row, streamed, whole
+from field_faults.changes import Event, Json, Row, streamed, whole, with_events
 
 __all__ = ["CONVERSATIONS"]
 
@@ -40,9 +39,12 @@ def _empty_text_first(events: list[Event], _: Json) -> list[Event]:
     for _name, data in events:
         if "index" in data:
             data["index"] += 1
-    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    stop = {"type": "content_block_stop", "index": 0}
-    return [*events[:place], (block["type"], block), (stop["type"], stop), *events[place:]]  # type: ignore[list-item]
+    block = {"type": "text", "text": ""}
+    added: list[Event] = [
+        ("content_block_start", {"type": "content_block_start", "index": 0, "content_block": block}),
+        ("content_block_stop", {"type": "content_block_stop", "index": 0}),
+    ]
+    return [*events[:place], *added, *events[place:]]
 
 
 def _ends_turn(events: list[Event], _: Json) -> None:
@@ -187,16 +189,7 @@ def _resumed(change: Any) -> Any:
     def apply(exchange: Any) -> Any:
         if exchange.method != "GET" or "starting_after" not in exchange.url or exchange.status != 200:
             return exchange
-        events = [
-            (one.name, one.data if one.data == "[DONE]" else deepcopy(one.json)) for one in exchange.events
-        ]
-        events = change(events)
-        written = [
-            (f"event: {name}\n" if name else "")
-            + f"data: {data if data == '[DONE]' else json.dumps(data)}\n\n"
-            for name, data in events
-        ]
-        return with_body(exchange, "".join(written).encode())
+        return with_events(exchange, change)
 
     return apply
 

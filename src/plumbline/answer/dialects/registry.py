@@ -136,7 +136,7 @@ REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
 )
 """By name and alias."""
 GENERIC: Final = TOOL_DIALECTS["hermes"]
-"""Of models whose chat template has no place for tools. Most models have seen it, and no text begins like its calls."""
+"""The dialect for a chat template without a place for tools: most models know it, and no text begins like its calls."""
 
 
 def choose(
