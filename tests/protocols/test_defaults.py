@@ -49,7 +49,7 @@ def sampling(defaults: Defaults, **fields: Any) -> SamplingParams:
     return read_sampling(request, defaults, max_tokens=5, max_tokens_param="max_tokens", logprobs=None)
 
 
-NONE = Defaults(vocab_size=300)
+NONE = Defaults()
 
 
 def test_every_key_of_the_format_is_known() -> None:
@@ -62,13 +62,13 @@ def test_every_key_of_the_format_is_known() -> None:
 def test_a_file_gives_what_a_request_with_its_values_gets(keys: dict[str, Any]) -> None:
     if keys.get("penalty_repeat", 1.0) == 1.0:
         keys.pop("penalty_last_n", None)
-    defaults = defaults_of_gguf({GGUF_KEYS + name: value for name, value in keys.items()}, 300)
+    defaults = defaults_of_gguf({GGUF_KEYS + name: value for name, value in keys.items()})
     assert not defaults.ignored
     assert sampling(defaults) == sampling(NONE, **{FIELDS[name]: value for name, value in keys.items()})
 
 
 def test_a_window_without_its_penalty_keeps_requests_in_batches() -> None:
-    window = defaults_of_gguf({f"{GGUF_KEYS}penalty_last_n": 64}, 300)
+    window = defaults_of_gguf({f"{GGUF_KEYS}penalty_last_n": 64})
     assert sampling(window).chain is None
     penalised = sampling(window, repetition_penalty=1.5).chain
     assert penalised is not None
@@ -77,7 +77,7 @@ def test_a_window_without_its_penalty_keeps_requests_in_batches() -> None:
 
 @given(keys=st.fixed_dictionaries({}, optional=VALUES), other=st.fixed_dictionaries(VALUES))
 def test_a_request_beats_every_value_of_a_file(keys: dict[str, Any], other: dict[str, Any]) -> None:
-    defaults = defaults_of_gguf({GGUF_KEYS + name: value for name, value in keys.items()}, 300)
+    defaults = defaults_of_gguf({GGUF_KEYS + name: value for name, value in keys.items()})
     fields = {FIELDS[name]: value for name, value in other.items()}
     assert sampling(defaults, **fields) == sampling(NONE, **fields)
 
@@ -87,19 +87,19 @@ def test_a_request_beats_every_value_of_a_file(keys: dict[str, Any], other: dict
     "repetition_penalty": "penalty_repeat", "typical_p": "top_p",
 }.items()}))  # fmt: skip
 def test_a_generation_config_gives_what_a_request_with_its_values_gets(config: dict[str, Any]) -> None:
-    defaults = defaults_of_config({**config, "do_sample": True, "eos_token_id": None}, 300)
+    defaults = defaults_of_config({**config, "do_sample": True, "eos_token_id": None})
     assert sampling(defaults) == sampling(NONE, **config)
-    greedy = defaults_of_config({**config, "do_sample": False}, 300)
+    greedy = defaults_of_config({**config, "do_sample": False})
     kept = {name: value for name, value in config.items() if name == "repetition_penalty"}
     assert sampling(greedy) == sampling(NONE, temperature=0.0, **kept)
 
 
 def test_the_order_of_a_file_is_in_the_words_of_llama_cpp() -> None:
-    found = defaults_of_gguf({f"{GGUF_KEYS}sequence": "penalties;top_k;typ_p;temperature;nonsense"}, 300)
+    found = defaults_of_gguf({f"{GGUF_KEYS}sequence": "penalties;top_k;typ_p;temperature;nonsense"})
     assert found.samplers == {"samplers": ["penalties", "top_k", "typ_p", "temperature"]}
     assert found.ignored == (f"{GGUF_KEYS}sequence has 'nonsense'",)
     assert sampling(found, mirostat=2) == sampling(NONE, mirostat=2)
-    steered = defaults_of_gguf({f"{GGUF_KEYS}mirostat": 2}, 300)
+    steered = defaults_of_gguf({f"{GGUF_KEYS}mirostat": 2})
     assert sampling(steered, samplers=["top_k"]) == sampling(NONE, samplers=["top_k"])
 
 
@@ -108,7 +108,7 @@ def test_the_order_of_a_file_is_in_the_words_of_llama_cpp() -> None:
     [("temp", math.nan), ("temp", "hot"), ("top_p", 1.5), ("mirostat", 3), ("min_p", True), ("speed", 1)],
 )
 def test_what_cannot_be_used_is_named(key: str, value: Any) -> None:
-    found = defaults_of_gguf({GGUF_KEYS + key: value}, 300)
+    found = defaults_of_gguf({GGUF_KEYS + key: value})
     assert found.set_values == {}
     (words,) = found.ignored
     assert words.startswith(GGUF_KEYS + key)
@@ -116,7 +116,7 @@ def test_what_cannot_be_used_is_named(key: str, value: Any) -> None:
 
 def test_numbers_are_shown_as_they_were_written() -> None:
     """A file has 32 bits of them."""
-    found = defaults_of_gguf({f"{GGUF_KEYS}temp": 0.6000000238418579, f"{GGUF_KEYS}top_k": 20}, 300)
+    found = defaults_of_gguf({f"{GGUF_KEYS}temp": 0.6000000238418579, f"{GGUF_KEYS}top_k": 20})
     assert found.set_values == {"temperature": 0.6, "top_k": 20}
 
 

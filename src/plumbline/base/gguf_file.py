@@ -9,9 +9,11 @@ A model may be cut into files: `NAME-00001-of-00003.gguf` has all metadata, and 
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,10 @@ _COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"
 _OWN_KEYS = frozenset({_ALIGNMENT, _COUNT, _NUMBER, _TENSORS})
 _PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _TOO_SHORT = "it ends inside its metadata"
+_TEXTS_END: dict[tuple[int, ...], int] = {}
+"""Where arrays of texts end, by their files and starts. To pass hundreds of thousands of texts takes as long as reading
+them, and a start reads the metadata of a file several times."""
+_MOST_KNOWN = 256
 
 
 class GgufError(ValueError):
@@ -99,8 +105,8 @@ def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
     Raises:
         GgufError: the file is not a GGUF file, or ends too early.
     """
-    with _mapped(file) as data:
-        return _Reader(data).read(wanted)[0]
+    with _mapped(file) as (data, identity):
+        return _Reader(data, identity).read(wanted)[0]
 
 
 def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -131,8 +137,8 @@ def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any
 
 
 def _one_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    with _mapped(file) as data:
-        reader = _Reader(data)
+    with _mapped(file) as (data, identity):
+        reader = _Reader(data, identity)
         found, count = reader.read(lambda key: key in _OWN_KEYS or wanted(key))
         return found, reader.tensors(count, found.get(_ALIGNMENT, 32), file)
 
@@ -157,17 +163,23 @@ def _pieces(file: Path, metadata: dict[str, Any]) -> list[Path]:
     return pieces
 
 
-def _mapped(file: Path) -> mmap.mmap:
+@contextmanager
+def _mapped(file: Path) -> Iterator[tuple[mmap.mmap, tuple[int, ...]]]:
+    """Map a file within the block, and tell it from others and from its other states."""
     with file.open("rb") as stream:
+        state = os.fstat(stream.fileno())
         try:
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
             raise GgufError("it is empty") from error
+    with data:
+        yield data, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 class _Reader:
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap, identity: tuple[int, ...]) -> None:
         self._data = data
+        self._identity = identity
         self._position = 0
 
     def read(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], int]:
@@ -227,6 +239,10 @@ class _Reader:
         return list(struct.unpack(f"<{count}{_FORMATS[kind]}", data)) if is_wanted else []
 
     def _texts(self, count: int, is_wanted: bool) -> list[str]:
+        array = (*self._identity, self._position)
+        if not is_wanted and array in _TEXTS_END:
+            self._position = _TEXTS_END[array]
+            return []
         # A vocabulary has hundreds of thousands of texts, so this loop has no calls of its own.
         data, position, size, read = (
             self._data,
@@ -242,6 +258,8 @@ class _Reader:
                 raise GgufError(_TOO_SHORT)
             if is_wanted:
                 found.append(data[start:position].decode("utf-8", "replace"))
+        if len(_TEXTS_END) < _MOST_KNOWN:
+            _TEXTS_END[array] = position
         self._position = position
         return found
 

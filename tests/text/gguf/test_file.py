@@ -158,3 +158,30 @@ def test_a_file_that_was_cut_or_changed_is_refused_or_read(folder: Path, data: s
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     with contextlib.suppress(GgufError):
         read_metadata(path, lambda _: True)
+
+
+@given(
+    st.lists(st.sets(st.sampled_from(["tokens", "token_type", "merges", "model"])), min_size=2, max_size=4)
+)
+def test_what_was_read_or_passed_before_changes_no_value(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[set[str]]
+) -> None:
+    """Ends of passed arrays are remembered, and a file of the same name is another one when it has changed."""
+    folder = tmp_path_factory.mktemp("asked")
+    contents = (["a", "b", "ab"], ["ab", "", "a" * 300, "b"])
+    for tokens in (*contents, *contents):
+        path = write_vocabulary(
+            folder / "one.gguf", tokens, [NORMAL] * len(tokens), merges=["a b"] * len(tokens), model="gpt2"
+        )
+        written = {
+            "tokens": tokens,
+            "token_type": [NORMAL] * len(tokens),
+            "merges": ["a b"] * len(tokens),
+            "model": "gpt2",
+        }
+        for names in asked:
+            keys = {f"tokenizer.ggml.{name}" for name in names}
+            assert read_metadata(path, keys.__contains__) == {
+                f"tokenizer.ggml.{name}": written[name] for name in names
+            }
+        path.unlink()

@@ -37,7 +37,7 @@ from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import Engine
 from plumbline.server.loading.memory import weight_bytes
 from plumbline.server.loading.model_files import find_files, model_name, named_files
-from plumbline.server.loading.templates import load_template, template_defaults
+from plumbline.server.loading.templates import load_template, template_defaults, template_notes
 from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
     Defaults,
@@ -75,6 +75,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the files with its weights; 0 if it is not known."""
     dialect: ModelDialect = PLAIN
     """How the model writes reasoning and calls; by default every answer is text."""
+    template_notes: tuple[str, ...] = ()
+    """See `plumbline.server.loading.templates.template_notes`."""
 
 
 @runtime_checkable
@@ -126,8 +128,18 @@ def _load(
     with rendering_now() as rendering:
         template = load_template(settings, folder, tokenizer, rendering.facts)
         chosen = _dialects(settings, folder, tokenizer, template, rendering)
-    prompt_format = _prompt_format(folder, template, chosen)
-    variables = template_defaults(settings, prompt_format)
+        prompt_format = _prompt_format(folder, template, chosen)
+        renderer = Renderer(
+            tokenizer,
+            prompt_format,
+            None if chosen.thinking_control is None else chosen.thinking_control.variables,
+            template_defaults(settings, prompt_format),
+            CallWriter(chosen),
+        )
+        notes = template_notes(renderer.within(rendering), reads_thinking=chosen.reasoning is not None)
+    dialect = build_dialect(chosen, tokenizer)
+    recommended = _recommended(folder, settings, gguf)
+    # All that can be done without the engine is done by now: it takes seconds longer.
     if engine is None:
         engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason
     elif isinstance(engine, Elsewhere):
@@ -137,18 +149,15 @@ def _load(
     return ServedModel(
         engine=engine,
         engine_reason=reason,
-        renderer=Renderer(
-            tokenizer,
-            prompt_format,
-            None if chosen.thinking_control is None else chosen.thinking_control.variables,
-            variables,
-            CallWriter(chosen),
-        ),
+        renderer=renderer,
         tokenizer_info=_tokenizer_info(folder, template),
-        dialect=build_dialect(chosen, tokenizer),
+        dialect=dialect,
         names=names,
         weight_bytes=weight_bytes(folder, gguf),
-        defaults=_with_operators(_defaults(folder, settings, engine.info.vocab_size, gguf), settings, names),
+        template_notes=notes,
+        defaults=_with_operators(
+            msgspec.structs.replace(recommended, vocab_size=engine.info.vocab_size), settings, names
+        ),
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
     )
@@ -239,15 +248,15 @@ def _with_operators(defaults: Defaults, settings: Settings, names: tuple[str, ..
     return defaults
 
 
-def _defaults(folder: Path, settings: Settings, vocab_size: int, gguf: Path | None = None) -> Defaults:
+def _recommended(folder: Path, settings: Settings, gguf: Path | None) -> Defaults:
     """Read the sampling defaults of the model's folder or file, unless the operator wants OpenAI's."""
     path = folder / "generation_config.json"
     if settings.generation_config == "none" or (gguf is None and not path.is_file()):
-        return Defaults(vocab_size=vocab_size)
+        return Defaults()
     if gguf is not None:
-        found = defaults_of_gguf(read_metadata(gguf, lambda key: key.startswith(GGUF_KEYS)), vocab_size)
+        found = defaults_of_gguf(read_metadata(gguf, lambda key: key.startswith(GGUF_KEYS)))
     else:
-        found = defaults_of_config(json.loads(path.read_text("utf-8")), vocab_size)
+        found = defaults_of_config(json.loads(path.read_text("utf-8")))
     if found.ignored:
         _log.warning(
             "%s has sampling values that are ignored: %s", (gguf or path).name, "; ".join(found.ignored)

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from plumbline.answer.text.earlier_thinking import dropped_thinking
 from plumbline.answer.text.prompts.encoders import PromptFormat
+from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.content_format import ContentFormat
 from plumbline.answer.text.templates.template import (
     ChatTemplate,
@@ -27,7 +29,7 @@ from plumbline.server.settings import OptionError, Settings
 from plumbline.server.settings.values import read_bounded, reason_of
 from plumbline_conformance.console.options import shown
 
-__all__ = ["given_ends", "load_template", "template_defaults"]
+__all__ = ["given_ends", "load_template", "template_defaults", "template_notes"]
 
 _FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "openai": "parts"})
 """The formats of message content by `--chat-template-content-format`."""
@@ -117,6 +119,27 @@ def template_defaults(settings: Settings, prompt_format: PromptFormat | None) ->
                 f"has {shown(name)}, which the model's chat template does not read: leave it out"
             )
     return found
+
+
+def template_notes(renderer: Renderer, *, reads_thinking: bool) -> tuple[str, ...]:
+    """Return what an operator should know of the chat template, each a sentence.
+
+    Args:
+        renderer: renders the model's prompts.
+        reads_thinking: whether thinking is told apart from the text of answers.
+    """
+    if renderer.template is None:
+        return ()
+    notes = []
+    if renderer.writes_tools():
+        notes.append("The chat template has no place for tools, so they are written into the system message")
+    if reads_thinking and (dropped := dropped_thinking(renderer)):
+        notes.append(dropped)
+    if left_out := renderer.left_out():
+        notes.append(
+            f"The chat template shows no {' and no '.join(left_out)}, so the model does not see them"
+        )
+    return tuple(notes)
 
 
 def _bad_defaults(problem: str) -> OptionError:

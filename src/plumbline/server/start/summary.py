@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 
 from plumbline import __version__
-from plumbline.answer.text.earlier_thinking import dropped_thinking
-from plumbline.answer.text.templates.workers import rendering_now
 from plumbline.base.workers.memory import resident
 from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
@@ -56,17 +54,7 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
         yield "prompts", "no chat template: /v1/completions only, or give one with --chat-template"
         return
     yield "dialect", model.dialect.choice.describe()
-    with rendering_now() as rendering:
-        renderer = model.renderer.within(rendering)
-        dropped = dropped_thinking(renderer) if model.dialect.choice.reasoning is not None else ""
-        left_out = renderer.left_out()
-        writes_tools = renderer.writes_tools()
-    if writes_tools:
-        yield "", "The chat template has no place for tools, so they are written into the system message"
-    if dropped:
-        yield "", dropped
-    if left_out:
-        yield "", f"The chat template shows no {' and no '.join(left_out)}, so the model does not see them"
+    yield from (("", note) for note in model.template_notes)
 
 
 def _rounding(loss: float | None) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
-import uvicorn
 
 from plumbline.base.workers.memory import highest, kept_trimmed, resident, trim
 from plumbline.engines.remote.host import EngineHost
@@ -85,13 +84,22 @@ def main() -> int:
             reports.send(ModelsPlanned(plan(start.settings)))
             return 0
         engine, reason = _load(start, reports)
-        with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(_serve(start, engine, reason, reports, keeper))
     except BaseException as error:
         reports.send(_failure(error))
         if start.settings.debug:
             raise
         return 1
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop as the server has it, without what takes uvicorn's import."""
+    try:
+        import uvloop
+    except ImportError:  # Windows has none.
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _ignore(*_: object) -> None:

@@ -92,25 +92,23 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, **self.samplers}
 
 
-def defaults_of_config(config: Mapping[str, Any], vocab_size: int) -> Defaults:
+def defaults_of_config(config: Mapping[str, Any]) -> Defaults:
     """Read a `generation_config.json`.
 
-    >>> defaults_of_config({"temperature": 0.6, "top_k": 20}, 300).set_values
+    >>> defaults_of_config({"temperature": 0.6, "top_k": 20}).set_values
     {'temperature': 0.6, 'top_k': 20}
     """
     given = {_OF_CONFIG[name]: value for name, value in config.items() if name in _OF_CONFIG}
     if config.get("do_sample") is False:
         given = {name: given[name] for name in ("repetition_penalty", "max_tokens") if name in given}
         given["temperature"] = 0.0
-    return _defaults(
-        given, vocab_size, {name: name for name in _OF_CONFIG.values()} | {"max_tokens": "max_new_tokens"}
-    )
+    return _defaults(given, {name: name for name in _OF_CONFIG.values()} | {"max_tokens": "max_new_tokens"})
 
 
-def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
+def defaults_of_gguf(metadata: Mapping[str, Any]) -> Defaults:
     """Read the keys `general.sampling.*` of a GGUF file, as llama.cpp does.
 
-    >>> defaults_of_gguf({"general.sampling.temp": 0.5, "general.sampling.xtc_probability": 0.1}, 300).set_values
+    >>> defaults_of_gguf({"general.sampling.temp": 0.5, "general.sampling.xtc_probability": 0.1}).set_values
     {'temperature': 0.5, 'xtc_probability': 0.1}
     """
     values = {
@@ -120,7 +118,7 @@ def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
     unknown = tuple(f"{GGUF_KEYS}{name} is not known" for name in sorted(values.keys() - _OF_GGUF.keys())[:8])
     given = {_OF_GGUF[name]: _as_written(value) for name, value in values.items() if name in _OF_GGUF}
     keys = {field: GGUF_KEYS + name for name, field in _OF_GGUF.items()}
-    found = _defaults(given, vocab_size, keys)
+    found = _defaults(given, keys)
     samplers, ignored = dict(found.samplers), [*found.ignored, *unknown]
     if order is not None:
         names = [name.strip() for name in order.split(";")] if isinstance(order, str) else [repr(order)]
@@ -143,7 +141,7 @@ def replaced(base: Defaults, given: Mapping[str, Any]) -> Defaults:
     known = sorted(_RANGES.keys() | _WHOLE.keys())
     if unknown := sorted(given.keys() - set(known)):
         raise ValueError(f"has no {unknown[0]!r:.60}; it has {', '.join(known)}")
-    found = _defaults(given, base.vocab_size, {name: name for name in known})
+    found = _defaults(given, {name: name for name in known})
     if found.ignored:
         raise ValueError(f"cannot be used: {found.ignored[0]}")
     changed = {name: getattr(found, name) for name in _USUAL if name in given}
@@ -151,7 +149,7 @@ def replaced(base: Defaults, given: Mapping[str, Any]) -> Defaults:
     return msgspec.structs.replace(base, **changed, samplers={**kept, **found.samplers})
 
 
-def _defaults(given: Mapping[str, Any], vocab_size: int, keys: Mapping[str, str]) -> Defaults:
+def _defaults(given: Mapping[str, Any], keys: Mapping[str, str]) -> Defaults:
     """Check values by the names of fields; `keys` are their names in the file."""
     found: dict[str, Any] = {}
     ignored: list[str] = []
@@ -170,7 +168,7 @@ def _defaults(given: Mapping[str, Any], vocab_size: int, keys: Mapping[str, str]
     }
     if usual.get("max_tokens", 1) <= 0:
         del usual["max_tokens"]
-    return Defaults(**usual, samplers=samplers, vocab_size=vocab_size, ignored=tuple(ignored))
+    return Defaults(**usual, samplers=samplers, ignored=tuple(ignored))
 
 
 def _checked(name: str, value: Any) -> float | int | None:
