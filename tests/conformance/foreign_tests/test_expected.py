@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreign_tests.expected import Expected, Listed, Outcome, Summary, read_expected, summary_of
+from foreign_tests.expected import Expected, ForeignOutcome, Listed, Summary, read_expected, summary_of
 from foreign_tests.page import PAGE, RESULTS, page_with
 from foreign_tests.run import run
 from foreign_tests.suites import SUITES
@@ -28,10 +28,10 @@ LISTS = Expected(
     inapplicable=(Listed(tests=("a.py::model[*",), reason="model"),),
 )
 EXPECTED = [
-    Outcome(test="a.py::passes", result="passed"),
-    Outcome(test="a.py::differs", result="failed"),
-    Outcome(test="a.py::model[x]", result="left out"),
-    Outcome(test="a.py::unit", result="skipped"),
+    ForeignOutcome(test="a.py::passes", result="passed"),
+    ForeignOutcome(test="a.py::differs", result="failed"),
+    ForeignOutcome(test="a.py::model[x]", result="left out"),
+    ForeignOutcome(test="a.py::unit", result="skipped"),
 ]
 
 
@@ -45,23 +45,26 @@ def test_what_is_expected_is_counted() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "problem"),
     [
-        ([Outcome(test="a.py::passes", result="failed", why="no"), *EXPECTED[1:]], "a.py::passes failed: no"),
         (
-            [EXPECTED[0], Outcome(test="a.py::differs", result="passed"), *EXPECTED[2:]],
+            [ForeignOutcome(test="a.py::passes", result="failed", why="no"), *EXPECTED[1:]],
+            "a.py::passes failed: no",
+        ),
+        (
+            [EXPECTED[0], ForeignOutcome(test="a.py::differs", result="passed"), *EXPECTED[2:]],
             "a.py::differs passes, and is listed as a difference",
         ),
         ([EXPECTED[0], *EXPECTED[2:]], "no test is a.py::differs"),
         (EXPECTED[:2] + EXPECTED[3:], "no test is a.py::model[*"),
     ],
 )
-def test_anything_else_is_a_problem(outcomes: list[Outcome], problem: str) -> None:
+def test_anything_else_is_a_problem(outcomes: list[ForeignOutcome], problem: str) -> None:
     assert summary_of(LISTS, outcomes).problems == (problem,)
 
 
 @given(st.lists(st.sampled_from(["passed", "failed", "skipped", "left out"]), max_size=8))
 def test_every_test_counts_once(results: list[str]) -> None:
     outcomes = [
-        Outcome(test=f"a.py::{number}", result=result)  # type: ignore[arg-type]
+        ForeignOutcome(test=f"a.py::{number}", result=result)  # type: ignore[arg-type]
         for number, result in enumerate(results)
     ]
 

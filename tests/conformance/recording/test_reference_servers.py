@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
 
 import environments  # noqa: E402
-from environments import Absent, Environment  # noqa: E402
+from environments import Environment, MissingServer  # noqa: E402
 from pages import committed_files, differences, recordings  # noqa: E402
 from servers import PEERS, PeerServer  # noqa: E402
 from supervisor import supervised  # noqa: E402
@@ -115,7 +115,7 @@ def test_what_cannot_be_installed_is_absent_for_pips_reason(
     monkeypatch.setattr(environments, "PINS", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
-    with pytest.raises(Absent, match="a-package-that-nobody-has"):
+    with pytest.raises(MissingServer, match="a-package-that-nobody-has"):
         Environment("none", PeerServer(title="", package="", command=()), tmp_path)
 
 

@@ -17,7 +17,7 @@ __all__ = [
     "DRAWN",
     "SURVIVORS",
     "Draw",
-    "Outcome",
+    "MutantOutcome",
     "Survivor",
     "append_outcome",
     "conclude",
@@ -33,7 +33,7 @@ DRAWN = Path(__file__).with_name("drawn.toml")
 GOAL = 0.95
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class MutantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one fault."""
 
     seed: int
@@ -87,21 +87,21 @@ def draws() -> list[Draw]:
     return msgspec.toml.decode(DRAWN.read_bytes(), type=dict[str, list[Draw]]).get("draw", [])
 
 
-def read_outcomes(path: Path, seed: int | None = None) -> list[Outcome]:
+def read_outcomes(path: Path, seed: int | None = None) -> list[MutantOutcome]:
     """Return the outcomes in a file, of one seed or of all; the last one of each fault counts."""
     lines = path.read_bytes().splitlines() if path.exists() else []
-    found = [msgspec.json.decode(line, type=Outcome) for line in lines]
+    found = [msgspec.json.decode(line, type=MutantOutcome) for line in lines]
     latest = {(outcome.seed, outcome.place): outcome for outcome in found if seed in (None, outcome.seed)}
     return list(latest.values())
 
 
-def append_outcome(path: Path, outcome: Outcome) -> None:
+def append_outcome(path: Path, outcome: MutantOutcome) -> None:
     """Add a line to a file."""
     with path.open("ab") as file:
         file.write(msgspec.json.encode(outcome) + b"\n")
 
 
-def counted(outcomes: Iterable[Outcome], reasons: Sequence[Survivor]) -> Draw:
+def counted(outcomes: Iterable[MutantOutcome], reasons: Sequence[Survivor]) -> Draw:
     """Count the outcomes of one seed; survivors without a reason count as missed."""
     found = [outcome for outcome in outcomes if outcome.counts]
     row_of = {place: row for row in reasons for place in row.faults}
@@ -136,7 +136,7 @@ def shares(rows: Sequence[Draw]) -> list[str]:
     return lines
 
 
-def conclude(outcomes: Sequence[Outcome]) -> int:
+def conclude(outcomes: Sequence[MutantOutcome]) -> int:
     """Print the result of a run; 0 if the goal is met and every survivor has a reason."""
     reasons = survivors()
     draw = counted(outcomes, reasons)

@@ -31,7 +31,7 @@ from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS, Scenario, Target
 from plumbline_conformance.transcript.exchange import Transcript
 from source_mutants.answers import UNSTEADY, Answers, answers, first_change, steady
-from source_mutants.outcomes import Outcome, append_outcome, conclude, read_outcomes, survivors
+from source_mutants.outcomes import MutantOutcome, append_outcome, conclude, read_outcomes, survivors
 from source_mutants.server import (
     DidNotStart,
     LineNotes,
@@ -202,10 +202,10 @@ _OF_WORKERS = Reference()
 """What workers compare with."""
 
 
-def _tried(fault: Fault, seed: int) -> Outcome:
+def _tried(fault: Fault, seed: int) -> MutantOutcome:
     began = time.monotonic()
     kind, what = _kind(fault, _OF_WORKERS)
-    return Outcome(seed=seed, place=fault.place, kind=kind, what=what, seconds=time.monotonic() - began)
+    return MutantOutcome(seed=seed, place=fault.place, kind=kind, what=what, seconds=time.monotonic() - began)
 
 
 def _kind(fault: Fault, reference: Reference) -> tuple[str, str]:

@@ -18,7 +18,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.suite.scenario import CHECKS, SCENARIOS
 from source_mutants.outcomes import (
     Draw,
-    Outcome,
+    MutantOutcome,
     Survivor,
     append_outcome,
     counted,
@@ -170,8 +170,8 @@ def test_outcomes_are_kept_in_a_file_and_counted_by_their_reasons(tmp_path: Path
     kinds = ("detected", "survived", "survived", "survived", "survived", "no change", "no start")
     file = tmp_path / "outcomes.jsonl"
     for number, kind in enumerate(kinds):
-        append_outcome(file, Outcome(seed=5, place=f"place {number}", kind=kind))
-    append_outcome(file, Outcome(seed=6, place="place 0", kind="survived"))
+        append_outcome(file, MutantOutcome(seed=5, place=f"place {number}", kind=kind))
+    append_outcome(file, MutantOutcome(seed=6, place="place 0", kind="survived"))
     reasons = [
         Survivor("", True, ["place 1"]),
         Survivor("", False, ["place 2"], detected_by="a check"),
@@ -190,7 +190,7 @@ def test_outcomes_are_kept_in_a_file_and_counted_by_their_reasons(tmp_path: Path
 def test_a_fault_that_is_tried_again_counts_once(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     for kind in ("survived", "detected"):
-        append_outcome(file, Outcome(seed=5, place="place", kind=kind))
+        append_outcome(file, MutantOutcome(seed=5, place="place", kind=kind))
     assert counted(read_outcomes(file), []) == Draw(seed=5, detected=1, legal=0, closed=0, missed=0)
 
 
