@@ -201,6 +201,7 @@ class _Connection:
             async with closing_streams():
                 read, body = await read_skipping_tools(_read_request(message), call.facts, self._read_body)
                 was_read, request = body, read.request
+                call.beside = functools.partial(self._large_bodies.run, self._client), len(body)
                 if read.unknown:
                     call.facts[IGNORED] = ignored_fields(
                         CreateResponse, read.unknown, call.request_id, strict=self._strict
@@ -227,7 +228,7 @@ class _Connection:
 
     async def _read_body(self, body: bytes) -> ReadBody[CreateResponse]:
         work = functools.partial(read_body, CreateResponse, body, lenient=self._lenient)
-        return await self._large_bodies.run(self._client, body, work)
+        return await self._large_bodies.run(self._client, len(body), work)
 
     def _check(self, call: Call) -> None:
         """Refuse a turn that would be refused as a request by now: a connection lasts an hour.

@@ -8,12 +8,15 @@ from typing import Any, TypeAlias
 
 from plumbline.base.exact_number import ExactNumber
 
-__all__ = ["COUNTS", "LISTS", "MAPS", "MAX_SCHEMAS", "SCHEMAS", "TYPES", "schema_violation"]
+__all__ = ["COUNTS", "LISTS", "MAPS", "MAX_SCHEMAS", "SCHEMAS", "TOO_MANY", "TYPES", "schema_violation"]
 
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 MAX_SCHEMAS = 20_000
 """How many schemas one schema may contain, which keeps the check below a fifth of a second."""
+
+TOO_MANY = f"it contains more than {MAX_SCHEMAS} schemas"
+"""What is wrong with larger ones."""
 
 _Path: TypeAlias = "tuple[str, ...]"
 
@@ -62,7 +65,7 @@ def schema_violation(schema: Any) -> str | None:
     while left:
         num_seen += 1
         if num_seen > MAX_SCHEMAS:
-            return f"it contains more than {MAX_SCHEMAS} schemas"
+            return TOO_MANY
         path, value = left.pop()
         if isinstance(value, bool):
             continue

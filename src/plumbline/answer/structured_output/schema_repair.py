@@ -29,6 +29,7 @@ from plumbline.answer.structured_output.schema_check import (
     LISTS,
     MAPS,
     SCHEMAS,
+    TOO_MANY,
     TYPES,
     schema_violation,
 )
@@ -59,8 +60,8 @@ def repaired(schema: Any) -> tuple[Any, str | None]:
         ({'type': 'object', 'properties': {'a': {'type': 'integer'}}}, None)
     """
     violation = schema_violation(schema)
-    if violation is None:
-        return schema, None
+    if violation is None or violation is TOO_MANY:
+        return schema, violation
     found = _schema(schema, 0)
     return found, schema_violation(found)
 

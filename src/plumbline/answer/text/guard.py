@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from plumbline.answer.dialects.streams.affixes import proper_prefixes, proper_suffixes
@@ -11,6 +11,9 @@ from plumbline.answer.dialects.streams.affixes import proper_prefixes, proper_su
 __all__ = ["Guard", "TokenPattern", "UnguardableTextError", "pattern_of"]
 
 _FIRST_MARK = 0xE000
+_WINDOW = 1 << 18
+"""Characters that are searched at once; other threads run between two searches, each of which takes some
+milliseconds."""
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}")
 
 
@@ -30,6 +33,25 @@ class TokenPattern:
         self._last = frozenset(beginning[-1] for beginning in self.beginnings)
         self.longest = max(map(len, self.tokens), default=0)
         self.singles = tuple(token for token in self.tokens if len(token) == 1)
+
+    def hidden(self, text: str, hide: Callable[[re.Match[str]], str]) -> str:
+        """Return a text whose tokens are replaced, from left to right; of two at one place the longer."""
+        if self.pattern is None:
+            return text
+        if len(text) <= _WINDOW:
+            return self.pattern.sub(hide, text) if self.pattern.search(text) else text
+        parts: list[str] = []
+        start = 0
+        while start < len(text):
+            end = start + _WINDOW
+            found = self.pattern.search(text, start, end + self.longest - 1)
+            if found is None or found.start() >= end:
+                parts.append(text[start:end])
+                start = end
+            else:
+                parts += (text[start : found.start()], hide(found))
+                start = found.end()
+        return "".join(parts)
 
     def begins_with_end(self, text: str) -> bool:
         """Return whether a text begins like the end of a marker."""
@@ -70,9 +92,9 @@ class Guard:
         """Insert marks into every marker in the text."""
         if markers.pattern is None or not text:
             return text
-        marked = text
-        while markers.pattern.search(marked):  # Repeat, because markers may overlap.
-            marked = markers.pattern.sub(self._hidden, marked)
+        marked, before_it = markers.hidden(text, self._hidden), text
+        while marked != before_it:  # Repeat, because markers may overlap.
+            marked, before_it = markers.hidden(marked, self._hidden), marked
         before = self.mark if markers.begins_with_end(text) else ""
         after = self.mark if markers.ends_with_beginning(text) else ""
         return before + marked + after

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from litestar import Request
@@ -16,6 +16,7 @@ from .error_forms import is_messages, is_model_list
 from .errors import ApiError
 
 __all__ = [
+    "BESIDE",
     "CLIENT_NAMED",
     "ERROR",
     "FACTS",
@@ -33,6 +34,10 @@ __all__ = [
     "place_list",
 ]
 
+T = TypeVar("T")
+
+BESIDE = "beside"
+"""Key of the request's state: `LargeBodies.run` for its client, and the bytes of its body."""
 CLIENT_NAMED = "client_named"
 """Key of the request's state: whether the client chose the request id."""
 FACTS = "facts"
@@ -84,6 +89,8 @@ class Call:
     """What it has of the limits of its key; None for a request that has none."""
     trace: Trace | None = None
     """The trace that the request belongs to, where the operator asks for traces."""
+    beside: tuple[Callable[[int, Callable[[], Any]], Awaitable[Any]], int] | None = None
+    """See `BESIDE`; None reads at once."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
@@ -102,7 +109,21 @@ class Call:
             facts=state.setdefault(FACTS, {}),
             share=state.get(SHARE),
             trace=state.get(TRACE),
+            beside=state.get(BESIDE),
         )
+
+    async def read(self, function: Callable[[], T], more: int = 0) -> T:
+        """Return what a function reads from the request: at once, or beside the event loop if it reads much.
+
+        Args:
+            function: uses nothing that belongs to the event loop.
+            more: bytes that it reads beside the body, such as those of a stored conversation.
+        """
+        if self.beside is None:
+            return function()
+        run, size = self.beside
+        found: T = await run(size + more, function)
+        return found
 
     async def disconnected(self) -> None:
         """Return when the client has disconnected (HTTP-11).

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from litestar import Request
 
-from .call import CLIENT_NAMED, FACTS, note_skipped
+from .call import BESIDE, CLIENT_NAMED, FACTS, note_skipped
 from .decode import decode
 from .errors import ApiError, unknown_parameter
 from .large_bodies import LARGE_BODIES, LargeBodies
@@ -87,12 +87,14 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
 
     async def read_one(body: bytes) -> ReadBody[T]:
         work = functools.partial(read_body, root, body, lenient=lenient)
-        return work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
+        return work() if large is None else await large.run(state.get(HELD_FOR, ""), len(body), work)
 
     (decoded, forms, unknown), body = await read_skipping_tools(body, state.setdefault(FACTS, {}), read_one)
     if forms:
         state[FORMS] = ", ".join(forms)
     state[_READ] = root, body, lenient
+    if large is not None:
+        state[BESIDE] = functools.partial(large.run, state.get(HELD_FOR, "")), len(body)
     name = _request_name(decoded)
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True

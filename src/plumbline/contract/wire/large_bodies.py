@@ -1,4 +1,4 @@
-"""Decode large bodies beside the event loop, so that other streams go on meanwhile."""
+"""Decode and read large bodies beside the event loop, so that other streams go on meanwhile."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class LargeBodies:
         self._turns = Turns(1, sys.maxsize)
         self._thread = ThreadPoolExecutor(1, "large-bodies")
 
-    async def run(self, client: str, body: bytes, function: Callable[[], T]) -> T:
+    async def run(self, client: str, size: int, function: Callable[[], T]) -> T:
         """Return what a function makes of a body.
 
         Args:
             client: whose turn it is, as in `Turns.turn`.
-            body: what the function reads; its size decides where it runs.
+            size: bytes that the function reads.
             function: uses nothing that belongs to the event loop.
         """
-        if len(body) < _LARGE:
+        if size < _LARGE:
             return function()
         async with self._turns.turn(client):
             return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -35,9 +35,9 @@ class ChatOperations(ModelOperations):
         self._admission.check_model(request.model, call)
         self._admission.check_template(request)
         request = with_defaults(request, self._settings)
-        request, turn = read_skipping(
+        request, turn = await read_skipping(
             request,
-            call.facts,
+            call,
             lambda one: read_chat(
                 one,
                 self._model.defaults,

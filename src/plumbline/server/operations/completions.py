@@ -34,7 +34,7 @@ class CompletionOperations(ModelOperations):
         request = with_defaults(request, self._settings)
         # A body of 10 MB has 90,000 prompts of a token; reading them first would hold up all streams for a second.
         self._admission.check_choices(count_prompts(request), "prompt")
-        plan = read_completion(request, self._model.defaults)
+        plan = await call.read(lambda: read_completion(request, self._model.defaults))
         self._admission.check_choices(
             len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"
         )

@@ -32,9 +32,9 @@ class MessageOperations(ModelOperations):
     async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
         """Answer a conversation."""
         self._admission.check_model(request.model, call)
-        request, turn = read_skipping(
+        request, turn = await read_skipping(
             request,
-            call.facts,
+            call,
             lambda one: read_message(
                 one,
                 self._model.defaults,
@@ -64,7 +64,8 @@ class MessageOperations(ModelOperations):
     async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
         """Count the tokens of a conversation."""
         self._admission.check_model(request.model, call)
-        prompt, _ = read_message_prompt(request, self._sealer_of(call), self.generation.modalities)
+        sealer, modalities = self._sealer_of(call), self.generation.modalities
+        prompt, _ = await call.read(lambda: read_message_prompt(request, sealer, modalities))
         ids = await self.generation.token_ids(prompt, "messages", call)
         return JsonReply(encode(MessageTokensCount(input_tokens=len(ids))))
 

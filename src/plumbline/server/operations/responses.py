@@ -68,6 +68,9 @@ from plumbline.server.responses.rounds import answer_in_rounds
 
 __all__ = ["ResponseOperations", "unavailable_header"]
 
+_STORED_ITEM = 1024
+"""Bytes that a stored item is counted as: what it has is known when it is read."""
+
 
 class _Begun(NamedTuple):
     """A response that is about to be answered."""
@@ -178,7 +181,8 @@ class ResponseOperations(ModelOperations):
             ApiError: for a request that cannot be answered.
         """
         self._admission.check_optional_model(request.model, call)
-        request, turn = read_skipping(request, call.facts, lambda one: self._read(one, call, context))
+        stored = 0 if context is None else len(context.earlier) * _STORED_ITEM
+        request, turn = await read_skipping(request, call, lambda one: self._read(one, call, context), stored)
         if turn.remote is not None:
             self._remote.check(turn.remote)
         if request.background is True:
@@ -262,7 +266,8 @@ class ResponseOperations(ModelOperations):
         self._admission.check_optional_model(request.model, call)
         request, _ = without_trigger(request)
         context = await self._context(request, call)
-        prompt = read_response_prompt(request, self._sealer_of(call), context, self.generation.modalities)
+        sealer, modalities = self._sealer_of(call), self.generation.modalities
+        prompt = await call.read(lambda: read_response_prompt(request, sealer, context, modalities))
         ids = await self.generation.token_ids(prompt, "input", call)
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
@@ -274,12 +279,9 @@ class ResponseOperations(ModelOperations):
         if context is None and isinstance(request.previous_response_id, str):
             raise previous_response_not_found(request.previous_response_id)
         items = _items(request, context)
-        messages = read_input(
-            items,
-            or_default(request.instructions, None),
-            self._sealer_of(call),
-            modalities=self.generation.modalities,
-        )
+        sealer, instructions = self._sealer_of(call), or_default(request.instructions, None)
+        modalities = self.generation.modalities
+        messages = await call.read(lambda: read_input(items, instructions, sealer, modalities=modalities))
         item, usage = await self._compact(request, context, ChatPrompt(messages=messages), call)
         answer = CompactResource(
             id=new_id("cmp_"), created_at=now(), output=[item], usage=response_usage(usage)

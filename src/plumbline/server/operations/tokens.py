@@ -38,9 +38,16 @@ class TokenOperations(ModelOperations):
         else:
             continued = or_default(request.continue_final_message, False)
             check_ending(continued, request.add_generation_prompt)
+            modalities = self.generation.modalities
+            messages, tools = await call.read(
+                lambda: (
+                    read_messages(or_default(request.messages, []), modalities),
+                    read_tool_list(or_default(request.tools, [])),
+                )
+            )
             prompt = ChatPrompt(
-                messages=read_messages(or_default(request.messages, []), self.generation.modalities),
-                tools=read_tool_list(or_default(request.tools, [])),
+                messages=messages,
+                tools=tools,
                 template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,

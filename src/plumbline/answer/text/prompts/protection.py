@@ -17,6 +17,7 @@ from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.turn import Message
 from plumbline.base.end_tokens import CONTROL_FORM
+from plumbline.base.json_text import is_object
 
 __all__ = ["Protection", "guarded_tokens"]
 
@@ -85,11 +86,8 @@ class Protection:
 
 def _object(arguments: str) -> str:
     """Return arguments as a JSON object: an object that cannot be read is a text of one."""
-    try:
-        if isinstance(json.loads(arguments), dict):
-            return arguments
-    except (ValueError, RecursionError):
-        pass
+    if is_object(arguments):
+        return arguments
     return json.dumps({"arguments": arguments}, ensure_ascii=False)
 
 

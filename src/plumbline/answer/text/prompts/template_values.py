@@ -23,6 +23,9 @@ __all__ = [
     "without_null",
 ]
 
+_MOST_OPENED = 100
+"""Objects and lists of a value that is not too deep to be written, however they are nested."""
+
 
 def guarded(
     message: Mapping[str, Any], in_content: Callable[[str], str], elsewhere: Callable[[str], str]
@@ -101,14 +104,15 @@ def _arguments(text: str) -> Arguments | str:
     except (ValueError, RecursionError):
         read = readable_object(text)
         return _arguments(read) if read and read != text else text
-    try:
-        encoded = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return text
-    try:
-        encoded.encode()
-    except UnicodeEncodeError:  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
-        value = json.loads(encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    if "\\u" in text or text.count("[") + text.count("{") > _MOST_OPENED:
+        try:
+            encoded = json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            return text
+        try:
+            encoded.encode()
+        except UnicodeEncodeError:  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
+            value = json.loads(encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return (
         Arguments(value, text) if isinstance(value, dict) else Arguments({}, "{}") if value is None else text
     )

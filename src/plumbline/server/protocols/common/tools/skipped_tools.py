@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import UNSET
 
 from plumbline.answer.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.contract._generated.completions import CreateCompletionRequest
-from plumbline.contract.wire.call import note_skipped
+from plumbline.contract.wire.call import Call, note_skipped
 from plumbline.contract.wire.errors import ApiError
 from plumbline.contract.wire.incoming import client_index, refused_tool
 from plumbline.server.protocols.common.fields import or_default
@@ -27,13 +28,14 @@ def skips(request: ToolRequest | CreateCompletionRequest) -> bool:
     return not isinstance(request, CreateCompletionRequest) and request.x_skip_invalid_tools is True
 
 
-def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> tuple[R, T]:
+async def read_skipping(request: R, call: Call, read: Callable[[R], T], more: int = 0) -> tuple[R, T]:
     """Read a request; if it wants so, without the tools that cannot be read.
 
     Args:
         request: the request.
-        facts: gets the names of the tools that are left out.
-        read: reads a request.
+        call: its call; its facts get the names of the tools that are left out.
+        read: reads a request; see `Call.read`.
+        more: see `Call.read`.
 
     Returns:
         The request with the tools that are left, and what `read` returns for it.
@@ -44,7 +46,7 @@ def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> 
     removed: list[int] = []
     while True:
         try:
-            return request, read(request)
+            return request, await call.read(partial(read, request), more)
         except ApiError as error:
             tools: Sequence[Any] = or_default(request.tools, [])
             index = refused_tool(error)
@@ -52,7 +54,7 @@ def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> 
                 raise
             original = client_index(index, removed)
             removed.append(original)
-            if not note_skipped(facts, _name(tools[index]) or f"tools[{original}]"):
+            if not note_skipped(call.facts, _name(tools[index]) or f"tools[{original}]"):
                 raise
             left = [*tools[:index], *tools[index + 1 :]]
             request = msgspec.structs.replace(request, tools=left or UNSET)

@@ -11,6 +11,7 @@ import msgspec
 from plumbline.answer.structured_output.schema_repair import repaired
 from plumbline.answer.structured_output.strict_subset import strict_violation
 from plumbline.answer.turn import LarkFormat, RegexFormat, Tool, ToolChoice, Turn
+from plumbline.base.json_text import is_object
 from plumbline.contract._generated.chat import CreateChatCompletionRequest
 from plumbline.contract._generated.messages import CreateMessageRequest
 from plumbline.contract._generated.responses import CreateResponse
@@ -68,10 +69,7 @@ def custom_tool(name: str, description: str | None, syntax: str | None, definiti
 
 def is_cut(arguments: str) -> bool:
     """Return whether the arguments of an earlier call are no JSON object, because a limit cut the answer."""
-    try:
-        return not isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        return True
+    return not is_object(arguments)
 
 
 def custom_arguments(text: str) -> str:
