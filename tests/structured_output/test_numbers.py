@@ -174,7 +174,8 @@ def test_a_grammar_allows_the_numbers_that_are_valid(schema: Any, in_lark: bool)
             {"properties": {"a": {"enum": [1, {"b": [2**53 + 1]}]}}, "maxProperties": 3},
             "#/properties/a/enum/1/b/0",
         ),
-        ({"type": "integer", "multipleOf": 2147483648}, "#/multipleOf"),
+        ({"type": ["integer", "null"], "multipleOf": 2147483648}, "#/multipleOf"),
+        ({"type": "integer", "multipleOf": 2147483648, "minimum": 1, "maximum": 5}, "#/multipleOf"),
         ({"multipleOf": 5, "minimum": 10**30, "type": "integer"}, "#/minimum"),
         ({"type": "array", "minItems": 10**10}, "#/minItems"),
         ({"minimum": float("inf")}, "not finite"),  # Schemas may come as text.
@@ -185,6 +186,31 @@ def test_a_grammar_allows_the_numbers_that_are_valid(schema: Any, in_lark: bool)
 def test_a_refusal_names_the_place(schema: Any, place: str) -> None:
     _, reason = grammar_or_reason(schema, in_lark=False)
     assert place in reason
+
+
+@given(
+    st.integers(10**6 + 1, 2**44),
+    st.integers(-150, 150),
+    st.sampled_from(["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]),
+    st.booleans(),
+)
+@settings(max_examples=EXPLORED or 25, deadline=None)
+@example(2147483648, 0, "minimum", False)
+def test_multiples_of_a_large_number_are_those_next_to_zero(
+    step: int, bound: int, side: str, is_bounded: bool
+) -> None:
+    """Their remainders cannot be counted; what is allowed is valid, and the first one that is valid is allowed."""
+    schema = {"type": "integer", "multipleOf": step, **({side: bound * step} if is_bounded else {})}
+    numbers = [number * step for number in range(-160, 161) if is_valid(schema, number * step)]
+    numbers = [number for number in numbers if abs(number) < 2**53]
+    grammar, reason = grammar_or_reason(schema, in_lark=False)
+    if grammar is None:
+        assert not numbers, reason
+        return
+    nearest = min(numbers, key=abs)
+    assert accepts(grammar, str(nearest))
+    for value in (*numbers[:3], *numbers[-3:], nearest + 1, step // 2, 7):
+        assert not accepts(grammar, str(value)) or is_valid(schema, value), value
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,12 @@ from fractions import Fraction
 from typing import Any
 
 from plumbline.answer.structured_output.grammar.errors import ConstraintError
-from plumbline.answer.structured_output.grammar.numbers.bounds import BOUNDS, stricter, write_bounds
+from plumbline.answer.structured_output.grammar.numbers.bounds import (
+    BOUNDS,
+    bounds_of,
+    stricter,
+    write_bounds,
+)
 from plumbline.answer.structured_output.grammar.numbers.literals import (
     EXACT,
     MAX_DEPTH,
@@ -39,6 +44,10 @@ UNREACHABLE = 2**31 - 1
 
 _MOST_MULTIPLE = 1_000_000
 """Remainders that llguidance counts; each is a state of an automaton of some hundred bytes."""
+_LISTED = 100
+"""Multiples on each side of zero, or of a bound beyond it, that are allowed where remainders cannot be counted."""
+_MOST_LISTS = 100
+"""Such lists in a schema."""
 _NEIGHBOURS = 8
 """Doubles on each side of a multiple that are tried."""
 _MOST_MULTIPLES = 2**32
@@ -127,6 +136,7 @@ class _Walk:
     def __init__(self, notes: list[str] | None) -> None:
         self._notes = notes
         self._multiples: set[Fraction] = set()
+        self._lists = 0
         self._combines = False
 
     def schema(self, schema: Any, where: str, depth: int) -> Any:
@@ -160,10 +170,15 @@ class _Walk:
                 exact, found["multipleOf"] = _multiple(multiple, f"{where}/multipleOf")
                 self._multiples.add(exact)
             except ConstraintError:
-                if self._notes is None:
+                listed = _listed_multiples(schema) if self._lists < _MOST_LISTS else []
+                if not listed and self._notes is None:
                     raise
                 del found["multipleOf"]
-                self._notes.append(f"{where}/multipleOf")
+                if listed:
+                    found["enum"] = listed
+                    self._lists += 1
+                elif self._notes is not None:
+                    self._notes.append(f"{where}/multipleOf")
         return found
 
     def check_multiples(self) -> None:
@@ -229,6 +244,31 @@ def _multiple(value: float, where: str) -> tuple[Fraction, float]:
                 return wanted, int(one) if one.is_integer() else one
         below, above = math.nextafter(below, 0), math.nextafter(above, math.inf)
     raise refused(where, value, "its digits are not kept by a double-precision number")
+
+
+def _listed_multiples(schema: Mapping[str, Any]) -> list[int]:
+    """Return the integers that a schema of numbers allows next to zero; none if it may have other values.
+
+    Not every valid number is among them, as beyond the bounds that the engine can hold, but all of them are valid.
+    """
+    kinds = schema.get("type")
+    numeric = {"integer", "number"}.issuperset(kinds if isinstance(kinds, list) else [kinds])
+    step = fraction(schema["multipleOf"], "#")
+    if not numeric or step.denominator > 1 or not schema.keys().isdisjoint(("const", "enum", *_COMBINING)):
+        return []
+    low, high = -EXACT // int(step) + 1, EXACT // int(step)
+    least, most = bounds_of(schema)
+    if least is not None:
+        low = max(
+            low, math.floor(least.value / step) + 1 if least.is_exclusive else math.ceil(least.value / step)
+        )
+    if most is not None:
+        high = min(
+            high, math.ceil(most.value / step) - 1 if most.is_exclusive else math.floor(most.value / step)
+        )
+    nearest = min(max(low, 0), high)
+    low, high = max(low, nearest - _LISTED), min(high, nearest + _LISTED)
+    return [number * int(step) for number in range(low, high + 1)]
 
 
 def _read_multiple(value: float) -> Fraction | None:
