@@ -59,6 +59,8 @@ import plumbline_conformance.checks.sweeps.schema_keywords
 import plumbline_conformance.checks.sweeps.stop_strings
 import plumbline_conformance.checks.sweeps.texts
 import plumbline_conformance.checks.sweeps.bounds
+import plumbline_conformance.checks.sweeps.counts
+import plumbline_conformance.checks.sweeps.empty
 import plumbline_conformance.checks.sweeps.repeats
 import plumbline_conformance.checks.sweeps.fields
 import plumbline_conformance.checks.sweeps.pairs

@@ -3,6 +3,8 @@
 They are not derived from our source or our answers, so they show what derived faults do not.
 """
 
+from field_faults.agents import AGENTS
+from field_faults.agents_legal import AGENTS_LEGAL
 from field_faults.changes import Row
 from field_faults.chat import CHAT
 from field_faults.conversations import CONVERSATIONS
@@ -14,5 +16,5 @@ from field_faults.rare import RARE
 
 __all__ = ["FAULTS", "LEGAL"]
 
-FAULTS: tuple[Row, ...] = (*CHAT, *OTHERS, *RARE, *CONVERSATIONS, *PARTS)
-LEGAL: tuple[Row, ...] = (*FIRST_LEGAL, *FURTHER_LEGAL)
+FAULTS: tuple[Row, ...] = (*CHAT, *OTHERS, *RARE, *CONVERSATIONS, *PARTS, *AGENTS)
+LEGAL: tuple[Row, ...] = (*FIRST_LEGAL, *FURTHER_LEGAL, *AGENTS_LEGAL)

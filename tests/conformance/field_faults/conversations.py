@@ -9,7 +9,7 @@ from mutants.mutations import changed, with_body
 
 from field_faults.changes import Event, Json, Row, streamed, whole, with_events
 
-__all__ = ["CONVERSATIONS"]
+__all__ = ["CONVERSATIONS", "frames_changed", "lists_changed"]
 
 
 def _kind(event: Event) -> str:
@@ -202,7 +202,7 @@ def _from_the_start(events: list[Event]) -> list[Event]:
     return [*made, *events]
 
 
-def _lists(path: str, change: Any) -> Any:
+def lists_changed(path: str, change: Any) -> Any:
     """Change the JSON of lists of items."""
 
     def apply(exchange: Any) -> Any:
@@ -231,7 +231,7 @@ def _no_object(page: Json, _: Any) -> None:
     page.pop("object", None)
 
 
-def _frames(change: Any) -> Any:
+def frames_changed(change: Any) -> Any:
     """Change the messages of WebSockets."""
 
     def apply(exchange: Any) -> Any:
@@ -281,10 +281,10 @@ CONVERSATIONS: tuple[Row, ...] = (
     ("vllm#25428", "stored responses cannot be read", _unstored),
     ("", "a continued stream begins again", _resumed(_from_the_start)),
     ("", "a continued stream counts from 0", _resumed(_renumbered)),
-    ("ogx#4718", "conversations stay empty", _lists("/items", _made_items_only)),
-    ("ogx#5849", "items of conversations in another order", _lists("/items", _any_order)),
-    ("", "lists of inputs are not called lists", _lists("/input_items", _no_object)),
-    ("", "messages of WebSockets are lines of streams", _frames(_sse_frame)),
-    ("", "WebSockets end a turn with [DONE]", _frames(_done_frame)),
-    ("ogx#5224", "errors of WebSockets are those of HTTP", _frames(_http_error_frame)),
+    ("ogx#4718", "conversations stay empty", lists_changed("/items", _made_items_only)),
+    ("ogx#5849", "items of conversations in another order", lists_changed("/items", _any_order)),
+    ("", "lists of inputs are not called lists", lists_changed("/input_items", _no_object)),
+    ("", "messages of WebSockets are lines of streams", frames_changed(_sse_frame)),
+    ("", "WebSockets end a turn with [DONE]", frames_changed(_done_frame)),
+    ("ogx#5224", "errors of WebSockets are those of HTTP", frames_changed(_http_error_frame)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.basic import counted
+from mutants.basic import counted, put
 from mutants.mutations import LAST, Mutant, Mutation, body, changed, each, status, without
 from plumbline_conformance.checks.laws import WHOLE
 
@@ -35,6 +35,12 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         "inherited instructions",
         body(counted("input_tokens", 1200), "continued"),
         "not-inherited",
+    ),
+    (
+        "responses/instructions-once",
+        "instructions of the turn before",
+        body(put("instructions", " ".join(["Be kind."] * 120)), "continued"),
+        "unnamed",
     ),
     ("responses/tool", "an end before its beginning", body(early, WHOLE), "ended state"),
     ("responses/two-parents", "one of them forgotten", status(200, "two_parents"), "refused sound"),

@@ -252,6 +252,19 @@ ROWS: list[Row] = [
         )
     ),
     ("completions/echo-again", "an echo that is a place off", body(shifted, "echoed"), "same"),
+    *(
+        (f"{api}/counts", f"{what} not counted", body(put("input_tokens", 2), f"{part}, counted"), "same")
+        for api, part, what in (
+            ("messages", "history", "results"),
+            ("messages", "system", "a system"),
+            ("responses", "tools", "tools"),
+            ("responses", "instructions", "instructions"),
+        )
+    ),
+    ("chat/empty", "options of streams need a member", status(400, "stream_options"), "taken"),
+    ("completions/empty", "a bias needs a member", status(400, "logit_bias"), "taken"),
+    ("responses/empty", "a text needs a format", status(400, "text"), "taken"),
+    ("messages/empty", "metadata need a member", status(400, "metadata"), "taken"),
     ("chat/pairs", "half a document", where(_whole_document, rewritten(half)), "content"),
     (
         "completions/pairs",

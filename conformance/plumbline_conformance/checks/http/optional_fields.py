@@ -185,6 +185,22 @@ def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=f"less than {before}", actual=str(after), pointer="usage.input_tokens")
 
 
+@check(
+    "responses/instructions-once/unnamed",
+    "Answer a continuation without the instructions of the previous response",
+    "R-14",
+    request="continued",
+)
+def instructions_unnamed(seen: Transcript) -> Iterator[Problem]:
+    """Compare the member that a response repeats; a server may name instructions of its own."""
+    before, after = (accepted(at(seen, name)).json for name in ("created", "continued"))
+    if not isinstance(before, dict) or not isinstance(after, dict) or not before.get("instructions"):
+        raise Inconclusive("the first response does not repeat its instructions; another check reports this")
+    if after.get("instructions") == before["instructions"]:
+        shown = as_json(after["instructions"])[:150]
+        yield Problem(expected="no instructions of the turn before", actual=shown, pointer="instructions")
+
+
 @scenario(
     "responses/two-parents",
     "A response with both a conversation and a previous response",

@@ -251,12 +251,17 @@ def count(target: Target) -> Steps:
     yield Request(name="counted", path=COUNT, json=counted)
 
 
+def near(found: int, wanted: int) -> bool:
+    """Return whether a count is right: Anthropic's is an estimate, which may differ by a small amount (MSG-12)."""
+    return abs(found - wanted) <= max(4, wanted // 20)
+
+
 @check("messages/count/same", "Count the tokens that the message has", "MSG-12", request="counted")
 def same_count(seen: Transcript) -> Iterator[Problem]:
     counted = accepted(at(seen, "counted"))
     problems = list(valid_body(counted, "MessageTokensCount"))
     yield from problems
     wanted = prompt_tokens(accepted(at(seen, WHOLE)))
-    if not problems and counted.json["input_tokens"] != wanted:
+    if not problems and not near(counted.json["input_tokens"], wanted):
         shown = as_json(counted.json["input_tokens"])
-        yield Problem(expected=f"{wanted}, as the message", actual=shown, pointer="input_tokens")
+        yield Problem(expected=f"about {wanted}, as the message", actual=shown, pointer="input_tokens")
