@@ -16,7 +16,8 @@ __all__ = ["CauseGroup", "distinct", "groups", "with_causes"]
 _NO_STREAM = {"HTTP-02", "SSE-01"}
 """The rules for the form of an event stream: an answer that breaks one, such as plain JSON, breaks others by it."""
 _ORDER = ("error", "fail", "untestable", "flaky", "warn", "rejected", "inconclusive")
-_UNDECIDED = ("rejected", "inconclusive")
+_BY_REASON = ("untestable", "rejected", "inconclusive")
+"""Verdicts that have a reason in place of problems."""
 
 Signature = tuple[str, ...]
 
@@ -37,8 +38,9 @@ class CauseGroup(msgspec.Struct, frozen=True):
 def with_causes(report: Report) -> Report:
     """Return the report in which each consequence names the check that shows its cause.
 
-    A result is a consequence if an earlier one has all of its problems. Numbers in them do not matter, nor do the
-    exchanges. All problems of an answer that should be an event stream and is none count as one.
+    A result is a consequence if each of its problems is described by another one. Numbers and quoted values in them do
+    not matter, nor do the exchanges. All problems of an answer that should be an event stream and is none count as one.
+    Results with the fewest kinds of problems describe first, and among these the one with the shortest request.
     """
     broken: dict[tuple[str, str | None], set[str]] = {}
     for result in report.results:
@@ -47,24 +49,39 @@ def with_causes(report: Report) -> Report:
                 broken_rules([problem]) or result.rules
             )
     found = {result.check: _signatures(result, broken) for result in report.results}
-    # A MUST explains a SHOULD, but not the reverse; among equals the first of the suite explains.
-    ranked = sorted(report.results, key=lambda result: (result.level != "MUST", result.verdict == "warn"))
-    mains: dict[Signature, list[str]] = {}
+    # A MUST explains a SHOULD, but not the reverse.
+    ranked = sorted(
+        report.results,
+        key=lambda result: (
+            result.level != "MUST",
+            result.verdict == "warn",
+            len(found[result.check]),
+            _NO_STREAM.isdisjoint(result.rules_to_show),
+            _request_size(report, result),
+        ),
+    )
+    described: dict[Signature, str] = {}
     causes: dict[str, str] = {}
     for result in ranked:
         if not (own := found[result.check]):
             continue
-        known = [name for name in mains.get(min(own), ()) if own <= found[name]]
-        if known:
-            causes[result.check] = known[0]
+        if own <= described.keys():
+            causes[result.check] = described[min(own)]
             continue
         for signature in own:
-            mains.setdefault(signature, []).append(result.check)
+            described.setdefault(signature, result.check)
     results = [
         msgspec.structs.replace(result, cause=causes[result.check]) if result.check in causes else result
         for result in report.results
     ]
     return msgspec.structs.replace(report, results=results)
+
+
+def _request_size(report: Report, result: Result) -> int:
+    """Return the characters of the requests that show a result."""
+    named = {problem.exchange or "" for problem in result.problems}
+    seen = report.evidence.get(result.scenario, ())
+    return sum(len(evidence.request) for evidence in seen if evidence.name in named)
 
 
 def groups(report: Report) -> list[CauseGroup]:
@@ -104,7 +121,7 @@ def _signatures(result: Result, broken: dict[tuple[str, str | None], set[str]]) 
     """Return what a result's problems have in common with those of others; nothing if it is described by itself."""
     # Results of different standing are not folded.
     standing = (result.verdict, result.expected or "")
-    if result.verdict in VIOLATIONS:
+    if result.problems and result.verdict in VIOLATIONS:
         return {
             (*standing, "no event stream")
             if broken[_exchange(result, problem)] >= _NO_STREAM
@@ -114,7 +131,7 @@ def _signatures(result: Result, broken: dict[tuple[str, str | None], set[str]]) 
             )
             for problem in result.problems
         }
-    return {(*standing, *_plain(result.reason or ""))} if result.verdict in _UNDECIDED else set()
+    return {(*standing, *_plain(result.reason or ""))} if result.verdict in _BY_REASON else set()
 
 
 def _exchange(result: Result, problem: Problem) -> tuple[str, str | None]:
@@ -122,4 +139,5 @@ def _exchange(result: Result, problem: Problem) -> tuple[str, str | None]:
 
 
 def _plain(*parts: str) -> Signature:
-    return tuple(re.sub(r"\d+", "0", part) for part in parts)
+    """Return texts without what differs between answers: numbers, and what they quote."""
+    return tuple(re.sub(r"\d+", "0", re.sub(r'"(?:[^"\\]|\\.)*"', '""', part)) for part in parts)

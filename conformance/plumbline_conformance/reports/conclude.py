@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -229,19 +228,23 @@ def show(console: Console, report: Report) -> None:
 
 
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
-    """Return the id, the reason and the number of checks of each skipped scenario.
+    """Return the scenarios that were skipped for one reason, the reason, and the number of their checks.
 
-    Scenarios left out by an interruption or after the death of the server share one line.
+    A server without Responses skips seventy scenarios for the same reason, so they share one line, and so do those
+    left out by an interruption or after the death of the server.
     """
-    counts = Counter(
-        (
-            "the rest" if (result.reason or "").startswith((UNASKED, DIED, MUTE)) else result.scenario,
-            result.reason,
-        )
-        for result in report.results
-        if result.verdict == "skipped"
-    )
-    return [(name, reason, count) for (name, reason), count in counts.items()]
+    skipped: dict[str | None, list[str]] = {}
+    for result in report.results:
+        if result.verdict == "skipped":
+            skipped.setdefault(result.reason, []).append(result.scenario)
+    return [(_together(reason, found), reason, len(found)) for reason, found in skipped.items()]
+
+
+def _together(reason: str | None, scenarios: list[str]) -> str:
+    names = list(dict.fromkeys(scenarios))
+    if (reason or "").startswith((UNASKED, DIED, MUTE)):
+        return "the rest"
+    return names[0] if len(names) == 1 else f"{len(names)} scenarios from {names[0]} to {names[-1]}"
 
 
 def _headline(result: Result) -> str:

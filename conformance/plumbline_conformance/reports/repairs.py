@@ -53,11 +53,13 @@ def repairs(report: Report, most: int = 3) -> list[Repair]:
 
 
 def repair_lines(report: Report) -> list[str]:
-    """Return what to repair first, a line for each rule; nothing where only a few checks fail."""
-    broken = sum(result.verdict in _BROKEN and result.expected is None for result in report.results)
+    """Return how many causes there are and what to repair first; nothing where only a few checks fail."""
+    failing = [result for result in report.results if result.verdict in _BROKEN and result.expected is None]
+    broken, described = len(failing), sum(result.cause is None for result in failing)
     if broken < _FEWEST:
         return []
-    return [
+    causes = "1 cause" if described == 1 else f"{described} causes, each described once"
+    return [f"{broken} failing checks have {causes}."] + [
         f"{len(one.checks)} of {broken} failing checks pass with {one.rule} kept{' as well' if number else ''}: "
         f"{one.sentence}"
         for number, one in enumerate(repairs(report))

@@ -46,6 +46,7 @@ def failure_lines(report: Report, result: Result) -> list[str]:
             lines.append(f"and {len(different) - _MOST} other problems")
     if result.problems:
         lines += [f"see it   {printable(evidence.command)}" for evidence in requests_of(report, result)]
+    if result.problems or result.verdict == "untestable":
         lines.append(f"again    {printable(command_of(report, result))}")
     return lines
 
