@@ -1,7 +1,7 @@
 """Run the judge's commands.
 
-Exit status: 0 conforming; 1 violations, a refused core request or a stale baseline; 2 the command could not run or no
-check reached a verdict; 3 the suite itself failed; 130 interrupted.
+Exit status: 0 conforming; 1 violations, a refused core request, or with --strict a stale baseline; 2 the command could
+not run or no check reached a verdict; 3 the suite itself failed; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -20,9 +20,12 @@ _NONE = {"inconclusive", "skipped"}
 
 
 def status_of(report: Report, *, strict: bool) -> int:
-    """Return 0 conforming, 1 violations or a stale baseline, 2 no verdict on core scenarios, 3 the suite failed."""
+    """Return 0 conforming, 1 violations, 2 no verdict on core scenarios, 3 the suite failed.
+
+    A stale baseline is a violation only with `strict`: whoever repairs a defect must not break the build by it.
+    """
     blame = set(blamed(report, strict=strict).values())
-    if report.stale or report.lacking:
+    if (report.stale and strict) or report.lacking:
         blame.add(1)
     if not whole(report):
         blame.add(2)

@@ -211,7 +211,7 @@ def test_a_cut_recording_cannot_be_judged(tmp_path: Path, capsys: pytest.Capture
     assert main(["judge", str(tmp_path / "none.jsonl")]) == 2
 
 
-def test_a_baseline_accepts_until_it_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_baseline_is_named_and_fails_a_strict_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "baseline.json"
     only = ["errors/empty-messages", "--baseline", str(file)]
     with serving(fixed(200, {})) as base_url:
@@ -222,7 +222,8 @@ def test_a_baseline_accepts_until_it_is_stale(tmp_path: Path, capsys: pytest.Cap
     assert "accepted by the baseline: not explained yet" in capsys.readouterr().out
     with serving(fixed(400, ERROR)) as base_url:
         target = [base_url, "--model", "m"]
-        assert main(["check", *target, *only]) == 1
+        assert main(["check", *target, *only, "--strict"]) == 1
+        assert main(["check", *target, *only]) == 0
         assert "stale errors/empty-messages/refused" in capsys.readouterr().out
         assert main(["check", *target, *only, "--update-baseline"]) == 0
         assert main(["check", *target, *only]) == 0

@@ -1,4 +1,4 @@
-"""Test baselines: listed violations do not fail a run, stale entries do."""
+"""Test baselines: listed violations do not fail a run, and stale entries fail a strict one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ def test_a_failure_that_is_flaky_now_is_the_same_if_its_rules_are(
     baseline = Baseline(expected={check: BaselineEntry(verdict="fail", why="issue 7", rules=list(before))})
     finding = found(check, "flaky", now)
 
-    assert baseline.covers(finding) == (set(before) == set(now))
+    # Fewer broken rules are no new violation, but the entry is not true any more.
+    assert baseline.covers(finding) == (set(now) <= set(before))
     assert (baseline.stale([finding]) == []) == (set(before) == set(now))
     assert baseline.updated([finding]).expected[check].verdict == "flaky"
 

@@ -117,7 +117,7 @@ def test_a_badge_shows_what_its_numbers_do_not(
 ) -> None:
     report = reported({**verdicts, "chat/stream-choices/shape": "pass"}, listed)
 
-    badge = json.loads(badge_json(report))
+    badge = json.loads(badge_json(report, strict=True))
     assert badge["message"] == f"chat 1/1 · {words}"
 
 

@@ -102,7 +102,7 @@ def test_a_baseline_may_list_a_former_id(
     assert list(found.expected) == [NEW]
     assert found.expected[NEW].why == "known"
     # The check passes, so that the entry is untrue, under whichever name.
-    assert main(["judge", str(run), "models/list", "--baseline", str(path)]) == 1
+    assert main(["judge", str(run), "models/list", "--baseline", str(path), "--strict"]) == 1
     output = capsys.readouterr().out
     assert NOTE in output
     assert f"stale {NEW}" in output

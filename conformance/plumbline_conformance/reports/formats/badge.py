@@ -77,7 +77,7 @@ def _beside(report: Report, strict: bool) -> Iterator[str]:
     yield from (f"{name} refused" for name in refused)
     if report.counts["error"]:
         yield "the suite failed"
-    if report.stale:
+    if report.stale and strict:
         yield "stale baseline"
     if any(by != 3 and sampled.get(check) for check, by in blamed(report, strict=strict).items()):
         yield "behaviour broken"

@@ -55,7 +55,10 @@ def markdown(report: Report) -> str:
         lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
     lines += ["", f"By class: {classes_line(report)}."]
     lines += ["", f"Checks that pass, of those with a verdict: {scores(report)}.", ""]
-    lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
+    lines += [
+        f"- {code(name)} is in the baseline and no longer broken as listed: `--update-baseline` corrects it."
+        for name in report.stale
+    ]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     lines += [f"- {cell(line)}" for line in repair_lines(report)]
     for group in groups(report):
