@@ -214,7 +214,9 @@ def show(console: Console, report: Report) -> None:
         if group.others:
             console.print(f"    {escape(printable(same_cause(group.others)))}")
     for name in report.stale:
-        console.print(f"[yellow]stale[/] {escape(printable(name))}  This violation no longer occurs as listed.")
+        console.print(
+            f"[yellow]stale[/] {escape(printable(name))}  This violation no longer occurs as listed."
+        )
     if report.stale:
         console.print("Correct the baseline by --update-baseline; with --strict the run fails until then.")
     for line in repair_lines(report):

@@ -211,7 +211,9 @@ def test_a_cut_recording_cannot_be_judged(tmp_path: Path, capsys: pytest.Capture
     assert main(["judge", str(tmp_path / "none.jsonl")]) == 2
 
 
-def test_a_stale_baseline_is_named_and_fails_a_strict_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_baseline_is_named_and_fails_a_strict_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "baseline.json"
     only = ["errors/empty-messages", "--baseline", str(file)]
     with serving(fixed(200, {})) as base_url:

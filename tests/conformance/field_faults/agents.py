@@ -78,7 +78,9 @@ def _calls_lost(events: list[Event], _: Json) -> None:
 
 
 def _items_added_complete(events: list[Event], _: Json) -> None:
-    done = {event[1]["item"]["id"]: event[1]["item"] for event in events if _kind(event).endswith("item.done")}
+    done = {
+        event[1]["item"]["id"]: event[1]["item"] for event in events if _kind(event).endswith("item.done")
+    }
     for event in events:
         if _kind(event).endswith("item.added"):
             event[1]["item"] = done.get(event[1]["item"]["id"], event[1]["item"])
@@ -219,7 +221,12 @@ def _still_there(exchange: Any) -> Any:
         return exchange
     if exchange.status != 404:
         return exchange
-    found = {"id": path.rpartition("/")[2], "object": "conversation", "created_at": 1796039159, "metadata": {}}
+    found = {
+        "id": path.rpartition("/")[2],
+        "object": "conversation",
+        "created_at": 1796039159,
+        "metadata": {},
+    }
     return with_body(changed(exchange, status=200), json.dumps(found).encode())
 
 
@@ -271,7 +278,11 @@ def _usage_everywhere(events: list[Event], asked: Json) -> None:
     for number, (_name, data) in enumerate(events):
         if isinstance(data, dict) and data.get("choices") and last:
             count = min(number, last["completion_tokens"])
-            data["usage"] = {**last, "completion_tokens": count, "total_tokens": last["prompt_tokens"] + count}
+            data["usage"] = {
+                **last,
+                "completion_tokens": count,
+                "total_tokens": last["prompt_tokens"] + count,
+            }
 
 
 def _other_names(answer: Json, _: Json) -> None:
@@ -331,7 +342,11 @@ AGENTS: tuple[Row, ...] = (
     ("sglang#12652", "calls are missing at the end", streamed("responses", _calls_lost)),
     ("tt-inference-server#3497", "items are added complete", streamed("responses", _items_added_complete)),
     ("ds4#745", "custom calls are function calls", whole("responses", _functions)),
-    ("9router#1371", "custom calls of streams are function calls", streamed("responses", _streamed_functions)),
+    (
+        "9router#1371",
+        "custom calls of streams are function calls",
+        streamed("responses", _streamed_functions),
+    ),
     ("copilot-api#242", "custom inputs are wrapped in JSON", whole("responses", _wrapped)),
     ("tt-inference-server#3497", "messages have the same id", whole("responses", _constant_ids)),
     ("mlx-vlm#1458", "thoughts after what they led to", whole("responses", _thoughts_last)),

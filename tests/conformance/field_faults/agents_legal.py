@@ -71,7 +71,11 @@ def _role_with_text(events: list[Event], _: Json) -> list[Event]:
     """Write the role beside the first text, with no chunk before it."""
     first, second = events[0][1], events[1][1]
     ready = isinstance(second, dict) and len(second["choices"]) == 1 == len(first["choices"])
-    if not ready or not second["choices"][0]["delta"].get("content") or first["choices"][0]["delta"].get("content"):
+    if (
+        not ready
+        or not second["choices"][0]["delta"].get("content")
+        or first["choices"][0]["delta"].get("content")
+    ):
         return events
     second["choices"][0]["delta"]["role"] = "assistant"
     return events[1:]

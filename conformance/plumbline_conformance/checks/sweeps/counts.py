@@ -79,7 +79,10 @@ def _counted(exchange: Exchange) -> int:
 
 
 def _compared(
-    seen: Transcript, parts: dict[str, Fields], used: Callable[[Exchange], int], equal: Callable[[int, int], bool]
+    seen: Transcript,
+    parts: dict[str, Fields],
+    used: Callable[[Exchange], int],
+    equal: Callable[[int, int], bool],
 ) -> Iterator[Problem]:
     """Compare each count with the prompt of the same request; a part that the API refuses is left out."""
     compared = 0
@@ -92,7 +95,9 @@ def _compared(
         compared += 1
         if not equal(found, wanted):
             where = {"pointer": "input_tokens", "exchange": f"{part}{COUNTED}"}
-            yield Problem(expected=f"{wanted}, as the request with {part} has", actual=as_json(found), **where)
+            yield Problem(
+                expected=f"{wanted}, as the request with {part} has", actual=as_json(found), **where
+            )
     if not compared:
         raise Inconclusive("no answer tells its prompt's tokens")
 

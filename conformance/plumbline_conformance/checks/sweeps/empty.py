@@ -35,7 +35,11 @@ MESSAGES: tuple[Fields, ...] = ({"metadata": {}}, {"stop_sequences": []}, {"tool
 
 
 def empty(
-    api: str, path: str, base: Callable[[Target], Fields], rows: tuple[Fields, ...], needs: tuple[str, ...] = ()
+    api: str,
+    path: str,
+    base: Callable[[Target], Fields],
+    rows: tuple[Fields, ...],
+    needs: tuple[str, ...] = (),
 ) -> None:
     """Register the scenario `API/empty`.
 
