@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 from .table import (
@@ -86,6 +87,14 @@ add(
     "image", CHAT, lambda: user([{"type": "image_url", "image_url": {"url": LONG["one word"]()}}]), "*Url.url"
 )
 add("file", CHAT, lambda: user([{"type": "file", "file": {"file_data": LONG["one word"]()}}]), "*.file_data")
+add("file of text", CHAT, lambda: user([
+    {"type": "file", "file": {
+        "file_data": base64.b64encode(LONG["words"]().encode()).decode(), "filename": "n" * 1_024,
+    }}
+]), "*.file_data", "*.filename")  # fmt: skip
+add("file in percents", CHAT, lambda: user([
+    {"type": "file", "file": {"file_data": "data:text/plain," + "%61" * (MB // 3)}}
+]), "*.file_data")  # fmt: skip
 add("audio", CHAT, lambda: user([
     {"type": "input_audio", "input_audio": {"data": LONG["one word"](), "format": "wav"}}
 ]), "*.data")  # fmt: skip

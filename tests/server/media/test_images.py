@@ -235,7 +235,7 @@ async def test_parts_that_name_no_image_are_refused() -> None:
         for part, param in (
             ({"type": "input_image", "file_id": "file-1"}, "file_id"),
             ({"type": "input_image"}, "image_url"),
-            ({"type": "input_file", "file_id": "file-1"}, "type"),
+            ({"type": "input_file", "file_id": "file-1"}, "file_id"),
         ):
             answer = await server.post(RESPONSES, responses(part))
             assert (answer.status, answer.json["error"]["param"]) == (400, f"input[0].content[0].{param}")

@@ -19,6 +19,7 @@ from plumbline.contract._generated.chat import (
     ChatCompletionRequestFunctionMessage,
     ChatCompletionRequestMessage,
     ChatCompletionRequestMessageContentPartAudio,
+    ChatCompletionRequestMessageContentPartFile,
     ChatCompletionRequestMessageContentPartImage,
     ChatCompletionRequestMessageContentPartRefusal,
     ChatCompletionRequestMessageContentPartText,
@@ -40,6 +41,7 @@ from plumbline.server.protocols.common.media import (
     unread_part,
     video_reference,
 )
+from plumbline.server.protocols.common.text_files import FileSource, file_text
 from plumbline.server.protocols.common.tools.tool_choice import (
     allowed_choice,
     check_names,
@@ -254,6 +256,10 @@ def _content(
                 parts.append(audio_reference(audio.data, audio.format, f"{field}.input_audio.data"))
             case ChatCompletionRequestMessageContentPartVideo() if "video" in modalities:
                 parts.append(video_reference(part.video_url.url, f"{field}.video_url.url"))
+            case ChatCompletionRequestMessageContentPartFile(file=file):
+                parts.append(
+                    file_text(FileSource(file.file_data, file.filename, file.file_id), f"{field}.file")
+                )
             case _:
                 raise unread_part(part, field, modalities)
     return joined_text(parts), tuple(parts)

@@ -6,6 +6,7 @@ from typing import Any
 
 from plumbline.contract._generated.messages import DocumentBlockParam, SearchResultBlockParam
 from plumbline.contract.wire.errors import unsupported_value
+from plumbline.server.protocols.common.text_files import titled_text
 
 __all__ = ["document_text"]
 
@@ -21,10 +22,10 @@ def document_text(block: DocumentBlockParam | SearchResultBlockParam, where: str
         ApiError: 400 naming the part that is not text, such as a PDF file.
     """
     if isinstance(block, SearchResultBlockParam):
-        heads, texts = [block.title, block.source], _texts(block.content, f"{where}.content")
+        heads, texts = (block.title, block.source), _texts(block.content, f"{where}.content")
     else:
-        heads, texts = [block.title, block.context], _source(block.source, f"{where}.source")
-    return "\n".join([*(head for head in heads if isinstance(head, str) and head), *texts])
+        heads, texts = (block.title, block.context), _source(block.source, f"{where}.source")
+    return titled_text(heads, texts)
 
 
 def _source(source: Any, where: str) -> list[str]:

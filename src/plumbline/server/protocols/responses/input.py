@@ -11,6 +11,7 @@ import msgspec
 from plumbline.answer.text.prompts.joined_messages import joined
 from plumbline.answer.turn import MediaReference, Message, Part, ToolCall
 from plumbline.contract._generated.content import (
+    InputFileContent,
     InputImageContent,
     InputTextContent,
     OutputTextContentParam,
@@ -38,6 +39,7 @@ from plumbline.contract.wire.errors import (
 from plumbline.server.protocols.common.fields import or_default, tag_of
 from plumbline.server.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.server.protocols.common.sealing import Sealer, UnsealError
+from plumbline.server.protocols.common.text_files import FileSource, file_text
 from plumbline.server.protocols.common.tools.tool_choice import custom_arguments, is_cut
 from plumbline.server.protocols.responses.client_tools.history import (
     ClientCall,
@@ -286,6 +288,9 @@ def _content(content: Any, where: str, modalities: Collection[str]) -> tuple[str
                 parts.append(part.refusal)
             case InputImageContent() if "image" in modalities:
                 parts.append(_image(part, f"{where}[{index}]"))
+            case InputFileContent():
+                file = FileSource(part.file_data, part.filename, part.file_id, part.file_url)
+                parts.append(file_text(file, f"{where}[{index}]"))
             case _:
                 raise unread_part(part, f"{where}[{index}]", modalities)
     return joined_text(parts), tuple(parts)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from plumbline.contract._generated.content import InputTextContent
+from plumbline.contract._generated.content import InputFileContent, InputTextContent
 from plumbline.contract._generated.items import EasyInputMessage, InputItem
 from plumbline.contract._generated.responses import CreateResponse, Prompt
 from plumbline.contract.wire.decode import decode
@@ -25,6 +25,7 @@ from plumbline.contract.wire.errors import (
     unsupported_value,
 )
 from plumbline.server.protocols.common.fields import or_default
+from plumbline.server.protocols.common.text_files import FileSource, file_text
 
 __all__ = ["BadTemplateError", "PromptTemplate", "PromptTemplates"]
 
@@ -168,11 +169,14 @@ def _texts(prompt: Prompt) -> dict[str, str]:
     for name, value in (or_default(prompt.variables, None) or {}).items():
         if isinstance(value, InputTextContent):
             found[name] = value.text
+        elif isinstance(value, InputFileContent):
+            file = FileSource(value.file_data, value.filename, value.file_id, value.file_url)
+            found[name] = file_text(file, f"prompt.variables.{name}")
         elif isinstance(value, str):
             found[name] = value
         else:
             raise unsupported_value(
-                f"prompt.variables.{name}", "an image or file", "is not supported: this server reads text"
+                f"prompt.variables.{name}", "an image", "is not supported: this server reads text"
             )
     return found
 
