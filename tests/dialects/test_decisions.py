@@ -74,11 +74,13 @@ def test_a_call_inside_of_open_thinking_is_a_call_and_what_follows_is_thinking(
     call = Dialect(TOOL_DIALECTS[tool], None).write(Utterance((WrittenCall("f", '{"count": 3}'),)))
     end = REASONING_DIALECTS[reasoning].close[0]
     opened = read(tool, f"First. {call} Then.", reasoning, inside=True)
-    ended = read(tool, f"First. {call} Then.{end}Done.", reasoning, inside=True)
+    ended = read(tool, f"First. {call} Then.{end}", reasoning, inside=True)
+    answered = read(tool, f"First. {call} Then.{end}Done.", reasoning, inside=True)
 
     assert arguments(opened) == arguments(ended) == {"count": 3}
     assert (opened.reasoning.split(), opened.content) == (["First.", "Then."], "")
-    assert (ended.reasoning.split(), ended.content) == (["First.", "Then."], "Done.")
+    assert (ended.reasoning.split(), ended.content) == (["First.", "Then."], "")
+    assert (answered.reasoning, answered.content, answered.calls) == (f"First. {call} Then.", "Done.", [])
 
 
 def test_a_backslash_in_a_string_of_lfm2_begins_an_escape() -> None:

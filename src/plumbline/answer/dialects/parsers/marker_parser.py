@@ -6,8 +6,8 @@ The characters alone decide, in their order:
   inside text only in families whose markers no model writes in prose.
 * A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is
   not a call is still text, with its marker. A marker in prose stays prose.
-* A call inside thinking is a call, and what follows it is thinking up to the end marker: models that go on after a
-  call there write the end marker later.
+* A call inside thinking is a call if no answer follows the thinking: some models call before they have ended it. What
+  follows such a call is thinking up to the end marker. Before an answer it is a draft, which is thinking.
 * An announced call with arguments that break off keeps what was read and is marked incomplete; the rest of its
   markup is dropped. A call that the token limit cuts before its name is also dropped.
 * Markup that is nearly right is read as it is meant: ends that are missing or come twice, several calls in one pair of
@@ -28,6 +28,7 @@ from plumbline.answer.dialects.spec.dialect import NewId
 from plumbline.answer.dialects.spec.markers import Markers, is_control
 from plumbline.answer.dialects.streams.cursor import Finder, MalformedError, Steps
 from plumbline.answer.dialects.streams.whitespace import SPACE, WhitespaceBuffer
+from plumbline.answer.events import FinishReason, ReasoningDelta, TextDelta
 
 __all__ = ["MarkerParser"]
 
@@ -68,6 +69,11 @@ class MarkerParser(SectionReader):
             marker_ids=marker_ids,
             exact=exact,
         )
+
+    _finds_drafts = True
+    """Whether a call in thinking may be a draft. What follows decides it, so the text is held back until then."""
+    _thinking_end: tuple[int, int] | None = None
+    """Where the first thinking ended, before its end marker, and how many calls came before."""
 
     def _answer(self) -> Steps[None]:
         cursor, markers = self._cursor, self._markers
@@ -217,6 +223,12 @@ class MarkerParser(SectionReader):
                 thought.write(marker, cursor.offset - len(marker))
                 continue
             if marker is not None and marker in markers.sections:
+                draft = yield from self._draft(marker)
+                if draft:
+                    end = cursor.pos + draft - len(marker)
+                    thought.write(marker + cursor.text[cursor.pos : end], cursor.offset - len(marker))
+                    cursor.pos = end
+                    continue
                 earlier = self.num_calls
                 yield from self._section(markers.sections[marker], marker, thought)
                 if self.num_calls > earlier:
@@ -233,5 +245,55 @@ class MarkerParser(SectionReader):
             if marker in markers.reopening.markers or (self._owed is not None and marker in self._owed.close):
                 thought.drop()
                 continue
+            if self._thinking_end is None and marker is not None:
+                self._thinking_end = cursor.offset - len(marker), self.num_calls
             self._end_thought(cursor.offset)
             return
+
+    def _draft(self, marker: str) -> Steps[int]:
+        """Return how many characters from a marker in thinking on are thinking: all before its end, or none.
+
+        Another parser reads on from the marker until it is certain that an answer follows, or that none does.
+        """
+        cursor, reasoning = self._cursor, self._markers.reasoning
+        if not self._finds_drafts or cursor.closed or reasoning is None or not reasoning.calls_inside:
+            return 0
+        scout = _DraftScout(
+            self._markers, self._tools, inside=True, new_id=self._new_id, exact=self._only_own
+        )
+        self._begin_markup(marker)
+        scout.push(TextDelta(marker))
+        while True:
+            piece = cursor.text[cursor.pos :]
+            cursor.pos = len(cursor.text)
+            size = scout.draft(piece, self._reason if cursor.closed else None)
+            if size is not None:
+                break
+            yield
+        raw, _ = self._end_markup()
+        cursor.unread(raw[len(marker) :])
+        return size
+
+
+class _DraftScout(MarkerParser):
+    """Read on from a call in thinking, to see whether an answer follows."""
+
+    _finds_drafts = False
+
+    def draft(self, piece: str, reason: FinishReason | None) -> int | None:
+        """Return the size of the draft, 0 for a call or prose, None while it is uncertain.
+
+        Args:
+            piece: more of the output.
+            reason: why the output has ended; None if it has not.
+        """
+        events = self.push(TextDelta(piece))
+        if reason is not None:
+            events += self.finish(reason)
+        if not self.num_calls and any(isinstance(e, ReasoningDelta) and e.text.strip() for e in events):
+            return 0  # The marker is prose.
+        if self._thinking_end is not None:
+            end, num_calls = self._thinking_end
+            if self.num_calls > num_calls or any(isinstance(e, TextDelta) and e.text.strip() for e in events):
+                return end
+        return None if reason is None else 0

@@ -152,8 +152,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     starts_inside: bool = False
     """The model starts with thinking even where neither it nor the prompt opens it, unless the prompt closes it."""
     calls_inside: bool = False
-    """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on after the call, up to its
-    end marker or the end of the answer."""
+    """Calls may stand in thinking that no answer follows. The thinking goes on after the call, up to its end marker or
+    the end of the answer."""
     anywhere: bool = False
     """The family's markers are control tokens, which no model writes in prose: thinking may begin inside text, and a
     marker where it means nothing (a second opening, an end outside thinking) is dropped."""
