@@ -143,6 +143,12 @@ JSON_DEFECTS: list[tuple[str, Any]] = [
     (r"{\"city\": \"Paris\", \"days\": 3}", {"city": "Paris", "days": 3}),
     ('{city": "Paris", days": 3}', {"city": "Paris", "days": 3}),
     ('{"city": "Paris", // where\n "days": 3 /* how long */}', {"city": "Paris", "days": 3}),
+    ('{"tags": ["a", ...], "days": 3}', {"tags": ["a"], "days": 3}),
+    ('{"tags": ["a", ..., "b"], "city": "Paris", ...}', {"tags": ["a", "b"], "city": "Paris"}),
+    ('{"days": ..., "city": "so ..."}', {"days": None, "city": "so ..."}),
+    ('{"city": "Pa" + "ris", "days": 3}', {"city": "Paris", "days": 3}),
+    ('{"tags": ["a\n" +\n  \'b"c\', "d"]}', {"tags": ['a\nb"c', "d"]}),
+    ('{"city": "x = "a" + "b"; y", "days": 3}', {"city": 'x = "a" + "b"; y', "days": 3}),
     ('{"city": "http://a, /* b */ c", "days": 3}', {"city": "http://a, /* b */ c", "days": 3}),
 ]
 
@@ -201,6 +207,9 @@ def python(tool: ToolDialect) -> Defects:
         ('"""Rome"""', "Rome"),
         (r"r'a\d'", r"a\d"),
         ("'Ro' + \"me\"", "Rome"),
+        ("'Ro' \"me\"", "Rome"),
+        ("'R' 'o' 'me'", "Rome"),
+        ("'say 'hi' 'ho' now'", "say 'hi' 'ho' now"),
     ):
         yield written, text.replace('"Rome"', written), [("get", {"city": value})]
     yield "a comma at the end", text.replace('"Rome"', '"Rome",'), meant(ROME)

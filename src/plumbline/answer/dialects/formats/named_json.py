@@ -18,7 +18,7 @@ __all__ = ["NamedJson"]
 
 _OTHER_IDS = (
     re.compile(r"functions[._](.+)[_:][0-9]+"),
-    re.compile(r"(?:functions[._]?)?(.+?)[_:]?[0-9]+"),
+    re.compile(r"(?:functions[._]?)?(.+?)[^0-9A-Za-z]?[0-9]+"),
     re.compile(r"functions(.+)"),
 )
 """Ids as clients hand them back that clean them up, and as models write them after such ids."""

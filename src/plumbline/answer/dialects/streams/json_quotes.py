@@ -21,8 +21,8 @@ NO_MARKERS: Final = Finder(())
 _BOUND = 320
 """Characters after a quote that are looked at. What is not decided by then is taken for JSON."""
 _SPACE = re.compile(r"(?:[ \t\r\n]|\\[nrt](?=[\s,}\]\[{\"'\\]))*")
-_COMMAS = re.compile(r"(?:[ \t\r\n,]|\\[nrt](?=[\s,}\]\[{\"'\\])|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*")
-_BEGUN_SPACE = re.compile(r"(?:\\[nrt]?|/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)?)?\Z")
+_COMMAS = re.compile(r"(?:[ \t\r\n,]|\.{3}|\\[nrt](?=[\s,}\]\[{\"'\\])|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*")
+_BEGUN_SPACE = re.compile(r"(?:\\[nrt]?|\.{1,2}|/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)?)?\Z")
 _KEY = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 _ELEMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 _ATOM = re.compile(r"(?:-?[0-9][-+.0-9eE]*|[Tt]rue|[Ff]alse|[Nn]one|null|NaN|undefined)(?=[ \t\r\n]*[,\]}])")

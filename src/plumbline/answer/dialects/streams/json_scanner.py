@@ -10,7 +10,8 @@ Valid JSON is passed on unchanged. Everything else becomes what the model eviden
 | `True`, `False`, `None`; `NaN`, `Infinity`, `undefined` | `true`, `false`, `null`; `null` |
 | `01`, `+1`, `.5`, `0x1F` | the number that Python reads |
 | commas and brackets too many, or missing | left out, or added |
-| comments, `\n` between values | left out |
+| comments, `\n` and `...` between values | left out |
+| strings that are added | one string |
 | `\"` in the place of quotes, keys without their first quote | as if the quotes were right |
 | tuples | arrays |
 | members without a value | null |
@@ -34,6 +35,7 @@ _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY = range(4)
 _NEXT = 5
 _CLOSERS: Final = {"{": "}", "[": "]"}
 _SPACE = re.compile(r"[ \t\r\n]+")
+_DOTS = re.compile(r"\.{2,400}")
 _ATOM_RUN = re.compile(r"[-+.0-9A-Za-z_]+")
 _BARE = re.compile(r"[^,{}\[\]\"\n]+")
 _BARE_KEY = re.compile(r"[^\s,:={}\[\]\"'<]+")
@@ -155,7 +157,7 @@ class JsonScanner(StringScanner):
 
     def _outside(self, text: str, pos: int, closed: bool) -> int:
         char = text[pos]
-        if char in "/\\" and (after := self._skipped(text, pos, closed)) is not None:
+        if char in "/\\." and (after := self._skipped(text, pos, closed)) is not None:
             return after
         match = _SPACE.match(text, pos)
         if match is not None:
@@ -179,8 +181,12 @@ class JsonScanner(StringScanner):
         return self._begin(text, pos, closed)
 
     def _skipped(self, text: str, pos: int, closed: bool) -> int | None:
-        """Return where a comment or a backslash outside strings ends; None if neither stands here."""
+        """Return where a comment, a backslash or `...` outside strings ends; None if none of them stands here."""
         two = text[pos : pos + 2]
+        if two == "..":
+            match = _DOTS.match(text, pos)
+            self._defects = True
+            return pos if match is None or (match.end() == len(text) and not closed) else match.end()
         if len(two) < 2:
             return None if closed else pos
         if two[0] == "\\":

@@ -19,6 +19,8 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _BEGUN_HEX = re.compile(r"[0-9a-fA-F]{0,3}\Z")
 _PLAIN: Final = {quote: re.compile(rf'[^{re.escape(ends)}"\\\x00-\x1f]+') for quote, ends in CLOSING.items()}
+_ADDED = re.compile(r"""\s{0,8}\+\s{0,8}["']""")
+_BEGUN_ADDED = re.compile(r"\s{0,8}(?:\+\s{0,8})?\Z")
 _CLOSING_TEXT: Final = "}] \n\r\t"
 _FEW = 64
 """Characters of white space after a marker that are looked at."""
@@ -225,6 +227,8 @@ class StringScanner:
                 self._write(quoted_text(text[pos]))
                 return pos + 1
         ends: bool | None = True
+        if not (self._key or self._odd) and (added := self._added(text, pos + size, closed)) is not None:
+            return added or pos
         if not self._key:
             clean = not (self._raw or self._defects or self._bare_keys)
             place = QuotePlace(self._stack, self._markers, self._bare_keys, self._nested, self._odd, clean)
@@ -239,6 +243,15 @@ class StringScanner:
         self._write('"')
         self._end_string()
         return pos + size
+
+    def _added(self, text: str, pos: int, closed: bool) -> int | None:
+        """Return where a string begins that is added to the open one; 0 while it is uncertain, None if none does."""
+        match = _ADDED.match(text, pos)
+        if match is None:
+            return 0 if not closed and _BEGUN_ADDED.match(text, pos) else None
+        self._write("")
+        self._quote, self._defects = text[match.end() - 1], True
+        return match.end()
 
     def _end_string(self) -> None:
         if self._key:

@@ -65,13 +65,13 @@ _KEYWORD = r"[^\W\d]\w{0,63}\s{0,8}="
 _CLEAN_END = re.compile(
     rf"\s{{0,64}},\s{{0,64}}{_KEYWORD}\s{{0,8}}(?:[\"'\[({{\-0-9]|[Tt]rue|[Ff]alse|None|null)"
     rf"|\s{{0,64}}\)\s{{0,64}};\s{{0,64}}[-.\w]{{1,64}}\s{{0,8}}\(\s{{0,8}}(?:\)|{_KEYWORD})"
-    r"|\s{0,8}\+\s{0,8}[\"']"
+    r"|\s{0,8}\+\s{0,8}[\"']|\s{1,8}(?:'[^'\\\n]{0,64}'|\"[^\"\\\n]{0,64}\")\s{0,8}[,)\]\"']"
 )
 """What ends a string without quotes inside in any case: another argument, another call, an expression."""
 _CLEAN_BEGUN = re.compile(
     rf"\s{{0,64}},\s{{0,64}}{_KEYWORD}\s{{0,8}}(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|N(?:on?)?|n(?:ul?)?)?\Z"
     r"|\s{0,64}\)\s{0,64}(?:;\s{0,64}[-.\w]{0,64}\s{0,8}(?:\(\s{0,8}\w{0,64}\s{0,8})?)?\Z"
-    r"|\s{0,8}(?:\+\s{0,8})?\Z"
+    r"|\s{0,8}(?:\+\s{0,8})?\Z|\s{1,8}(?:'[^'\\\n]{0,64}(?:'\s{0,8})?|\"[^\"\\\n]{0,64}(?:\"\s{0,8})?)\Z"
 )
 
 
@@ -206,9 +206,10 @@ def _string(
         yield from _text(cursor, write, follows, raw=raw)
         if cursor.has_space():
             yield from cursor.space()
-        if not cursor.skip("+"):
+        if cursor.skip("+"):
+            yield from cursor.space()
+        elif (yield from cursor.peek()) not in ("'", '"'):
             break
-        yield from cursor.space()
         if (yield from cursor.peek()) not in ("'", '"'):
             cursor.fail("expected a string")
     write('"')
