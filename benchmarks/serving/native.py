@@ -57,7 +57,8 @@ def commands(model: Path, vllm: Path | None, llama: Path | None) -> dict[str, li
     ]
     ours += ["--max-model-len", _CONTEXT]
     found = {"plumbline": ours, "plumbline int8": [*ours, "--quantization", "int8"]}
-    found["plumbline int4"] = [*ours, "--quantization", "int4"]
+    if model.name != "pocket":  # Which loses more than the start allows.
+        found["plumbline int4"] = [*ours, "--quantization", "int4"]
     if vllm is not None:
         found["vllm"] = [str(vllm / "vllm"), "serve", str(model), "--served-model-name", _MODEL]
         found["vllm"] += ["--max-model-len", _CONTEXT, "--host", "127.0.0.1"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -89,14 +90,22 @@ class AttentionBatch:
     @classmethod
     def of_one(cls, count: int, block_size: int) -> AttentionBatch:
         """Describe a step that computes one sequence of `count` tokens on a CPU, in the first blocks of a cache."""
+        return cls.of_prompts([count], block_size)
+
+    @classmethod
+    def of_prompts(cls, counts: Sequence[int], block_size: int) -> AttentionBatch:
+        """Describe a step that computes whole sequences on a CPU, each in as many blocks of a cache as the longest."""
+        blocks = -(-max(counts) // block_size)
+        positions = torch.cat([torch.arange(count) for count in counts])
+        first_slots = torch.arange(len(counts)) * blocks * block_size
         return cls(
-            query_start_loc=torch.tensor([0, count], dtype=torch.int32),
-            seq_lens=torch.tensor([count], dtype=torch.int32),
-            block_tables=torch.arange(-(-count // block_size), dtype=torch.int32).unsqueeze(0),
-            slot_mapping=torch.arange(count),
-            positions=torch.arange(count),
-            max_query_len=count,
-            max_seq_len=count,
+            query_start_loc=torch.tensor([0, *accumulate(counts)], dtype=torch.int32),
+            seq_lens=torch.tensor(counts, dtype=torch.int32),
+            block_tables=torch.arange(len(counts) * blocks, dtype=torch.int32).view(-1, blocks),
+            slot_mapping=positions + first_slots.repeat_interleave(torch.tensor(counts)),
+            positions=positions,
+            max_query_len=max(counts),
+            max_seq_len=max(counts),
         )
 
 

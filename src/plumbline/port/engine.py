@@ -165,8 +165,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences that run at the same time; 0 if it is not known."""
     runs_on: str = ""
     """The device, the type of the weights and what computes, in words; empty if it is not known."""
-    rounding_loss: float | None = None
-    """How many times the perplexity becomes by rounding weights to 4 bits; None if that was not measured."""
+    rounding_losses: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """How many times the perplexity becomes by rounding weights to 4 bits, by kinds of texts; empty if that was not
+    measured."""
     max_in_flight: int = 0
     """Requests of one client that may run and wait at a time; 0 means no limit."""
 

@@ -249,12 +249,12 @@ def test_the_start_says_where_sampling_defaults_come_from(
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
 def test_the_start_says_what_four_bits_cost(quantization: str) -> None:
-    for loss, words in (
-        (1.0318, ", with 1.03 times the perplexity"),
-        (None, "; what that costs this model has not"),
+    for losses, words in (
+        ({"English": 1.0118, "code": 1.0}, ", with 1.012 (English), 1.000 (code) times the perplexity"),
+        ({}, "; what that costs this model has not"),
     ):
         printed = summary(
-            only(served(scripted(info=scripted_info(rounding_loss=loss)))),
+            only(served(scripted(info=scripted_info(rounding_losses=losses)))),
             Settings(quantization=quantization),  # type: ignore[arg-type]
             None,
             4711,

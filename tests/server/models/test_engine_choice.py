@@ -353,7 +353,7 @@ def test_the_cache_of_a_gpu_takes_what_loaded_weights_and_adapters_leave(
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (150 << 20, 1000 << 20))
         layer = SimpleNamespace(shape=(8192, 8192))
         return SimpleNamespace(
-            places=[SimpleNamespace(layer=layer)], library=None, vision=None, rounding_loss=None
+            places=[SimpleNamespace(layer=layer)], library=None, vision=None, rounding_losses={}
         )
 
     def stop(_: object, *, num_blocks: int, **__: object) -> None:

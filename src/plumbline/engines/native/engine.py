@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -42,7 +43,7 @@ class NativeEngine(ThreadedEngine):
         adapters: AdapterTable | None = None,
         images: ImageReader | None = None,
         stuck_after: float = 120.0,
-        rounding_loss: float | None = None,
+        rounding_losses: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -58,7 +59,7 @@ class NativeEngine(ThreadedEngine):
             step_bytes=_LOGIT * config.max_num_seqs * runner.vocab_size if runner.device.type == "cpu" else 0,
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
-            rounding_loss=rounding_loss,
+            rounding_losses=rounding_losses,
         )
         self._runner = runner
         self._new_core = partial(

@@ -18,7 +18,7 @@ from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import GrammarVocabulary, LarkCompiler
 from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
-from plumbline.engines.native.models.loading.rounding_loss import TEXT
+from plumbline.engines.native.models.loading.rounding_loss import TEXTS
 from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
@@ -259,7 +259,9 @@ def _built(
         partial(_compiler, tokenizer),
         tokenizer.encode_rendered,
         given_ends(settings, tokenizer.added),
-        tokenizer.encode_prompt(TEXT) if settings.quantization == "int4" else (),
+        {kind: tokenizer.encode_prompt(text) for kind, text in TEXTS.items()}
+        if settings.quantization == "int4"
+        else {},
     )
 
 

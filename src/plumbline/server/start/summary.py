@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plumbline import __version__
 from plumbline.base.workers.memory import resident
@@ -47,7 +47,7 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info, own)
     if settings.quantization == "int4":
-        yield "rounding", _rounding(info.rounding_loss)
+        yield "rounding", _rounding(info.rounding_losses)
     yield "ends", _ends(model)
     yield "sampling", _sampling(model, settings)
     if model.renderer.template is None:
@@ -57,11 +57,12 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
     yield from (("", note) for note in model.template_notes)
 
 
-def _rounding(loss: float | None) -> str:
+def _rounding(losses: Mapping[str, float]) -> str:
     """Return what rounding the weights to 4 bits costs."""
-    if loss is None:
+    if not losses:
         return "weights to 4 bits; what that costs this model has not been measured"
-    return f"weights to 4 bits, with {loss:.2f} times the perplexity of texts that the model itself writes"
+    shown = ", ".join(f"{loss:.3f} ({kind})" for kind, loss in losses.items())
+    return f"weights to 4 bits, with {shown} times the perplexity of texts that the model itself writes"
 
 
 def _sampling(model: ServedModel, settings: Settings) -> str:

@@ -6,24 +6,33 @@ The loss that a load measures is that of the model as a whole, and too large a o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from plumbline.engines.native.models import load_model
+from plumbline.engines.native.models import Transformer, load_model
 from plumbline.engines.native.models.description import Attention, Dense, LayerDescription
 from plumbline.engines.native.models.loading.rounding import Rounding, roundings
-from plumbline.engines.native.models.loading.rounding_loss import loss_of_rounding, predictions
+from plumbline.engines.native.models.loading.rounding_loss import TEXTS, losses_of_rounding, predictions
 from plumbline.server.loading.native import native_loader
 from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.library import Library, PackedWeight, load
 
 _POCKET = Path(native_loader.__file__).parents[3] / "pocket" / "model"
+_TEXTS = {"first": [*range(5, 105)], "second": [*range(300, 200, -1)]}
 _FACTOR = 16
 """Bits of a scale, and of a shift."""
+
+
+@cache
+def _pocket() -> Transformer:
+    return load_model(_POCKET, library=load())
 
 
 def bits_of(library: Library, outputs: int, inputs: int, rounding: Rounding) -> float:
@@ -96,39 +105,70 @@ def test_fitted_scales_err_less_than_those_of_the_largest_number(bits: int) -> N
 )
 def test_the_loss_is_1_for_the_same_predictions_and_never_less(rows: list[list[float]], shift: float) -> None:
     logits = torch.tensor(rows)
-    assert loss_of_rounding(logits, logits + shift) == pytest.approx(1, abs=1e-4)
-    assert loss_of_rounding(logits, logits.flip(0)) >= 1 - 1e-5
+    found = losses_of_rounding(
+        {"same": logits, "other": logits}, {"same": logits + shift, "other": logits.flip(0)}
+    )
+    assert found["same"] == pytest.approx(1, abs=1e-4)
+    assert found["other"] >= 1 - 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_load_measures_the_loss_of_the_whole_model(dtype: torch.dtype) -> None:
-    text = [*range(5, 105)]
-    measured = load_model(_POCKET, dtype, library=load(), bits=4, text=text)
+    measured = load_model(_POCKET, dtype, library=load(), bits=4, texts=_TEXTS)
     whole, rounded = load_model(_POCKET, dtype, bits=0), load_model(_POCKET, dtype, library=load(), bits=4)
-    assert rounded.rounding_loss is None
-    assert measured.rounding_loss == loss_of_rounding(predictions(whole, text), predictions(rounded, text))
-    assert measured.rounding_loss > 1
-    assert torch.equal(predictions(measured, text), predictions(rounded, text))
+    assert rounded.rounding_losses == {}
+    of_whole, of_rounded = predictions(whole, _TEXTS), predictions(rounded, _TEXTS)
+    assert measured.rounding_losses == losses_of_rounding(of_whole, of_rounded)
+    assert measured.rounding_losses.keys() == _TEXTS.keys()
+    assert min(measured.rounding_losses.values()) > 1
+    for kind, logits in predictions(measured, _TEXTS).items():
+        assert torch.equal(logits, of_rounded[kind])
 
 
-@pytest.mark.parametrize(("bits", "text"), [(8, [5, 6]), (None, [5, 6]), (4, []), (4, [5, 10**6])])
-def test_what_cannot_be_measured_is_not(bits: int | None, text: list[int]) -> None:
-    assert load_model(_POCKET, library=load(), bits=bits, text=text).rounding_loss is None
+@given(st.lists(st.lists(st.integers(5, 1000), min_size=1, max_size=40), min_size=1, max_size=4))
+def test_texts_are_measured_as_if_each_were_alone(texts: list[list[int]]) -> None:
+    model = _pocket()
+    together = predictions(model, {str(index): ids for index, ids in enumerate(texts)})
+    for index, ids in enumerate(texts):
+        assert torch.equal(together[str(index)], predictions(model, {"": ids})[""])
 
 
-def test_a_model_that_four_bits_make_much_worse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bits", "texts"), [(8, [[5, 6]]), (None, [[5, 6]]), (4, []), (4, [[5], []]), (4, [[5, 10**6]])]
+)
+def test_what_cannot_be_measured_is_not(bits: int | None, texts: list[list[int]]) -> None:
+    named = {str(index): ids for index, ids in enumerate(texts)}
+    assert load_model(_POCKET, library=load(), bits=bits, texts=named).rounding_losses == {}
+
+
+def test_a_model_that_four_bits_make_worse_with_any_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(quantization="int4", store="none")
 
-    def loss() -> float | None:
+    def losses() -> Mapping[str, float]:
         engine = native_loader.build_native(
-            settings, "model", _POCKET, None, lambda *_: None, lambda _: [], text=[*range(5, 105)]
+            settings, "model", _POCKET, None, lambda *_: None, lambda _: [], texts=_TEXTS
         )
-        return engine.info.rounding_loss
+        return engine.info.rounding_losses
 
-    found = loss()
-    assert found is not None
-    monkeypatch.setattr(native_loader, "_MOST_LOSS", found - 0.001)
+    # The model does not know these texts.
+    with pytest.raises(OptionError, match=r"--quantization is int4"):
+        losses()
+    monkeypatch.setattr(native_loader, "_MOST_LOSS", math.inf)
+    found = losses()
+    assert found.keys() == _TEXTS.keys()
+    worst = max(found, key=found.__getitem__)
+    monkeypatch.setattr(native_loader, "_MOST_LOSS", found[worst])
+    assert losses() == found
+    monkeypatch.setattr(native_loader, "_MOST_LOSS", found[worst] - 0.001)
     with pytest.raises(
-        OptionError, match=r"--quantization is int4, .* the perplexity .*: give int8, or a GGUF file"
+        OptionError,
+        match=rf"--quantization is int4, .* the perplexity .* \({worst}\), .*: give int8, or a GGUF file",
     ):
-        loss()
+        losses()
+
+
+def test_the_built_in_texts_are_long_enough_to_be_cut() -> None:
+    model = load_model(_POCKET)
+    tokenizer = AutoTokenizer.from_pretrained(_POCKET)
+    texts = {kind: tokenizer(text)["input_ids"] for kind, text in TEXTS.items()}
+    assert {len(logits) for logits in predictions(model, texts).values()} == {64}

@@ -22,6 +22,7 @@ no such promise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -109,8 +110,9 @@ class Transformer:
         self.places = weights.places
         self.vision: VisionEncoder | None = None
         """Reads images for the model; the loader sets it."""
-        self.rounding_loss: float | None = None
-        """How many times the perplexity that its own weights would have, if that was measured; the loader sets it."""
+        self.rounding_losses: Mapping[str, float] = {}
+        """How many times the perplexity that its own weights would have, by kinds of texts, if that was measured; the
+        loader sets it."""
         self.given_parts = 0
         """How many layers, from the first on, add a further part of the given rows to their results; the loader sets it
         before the first step."""

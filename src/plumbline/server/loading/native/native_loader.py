@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from plumbline.engines.native.models import (
     load_model,
 )
 from plumbline.engines.native.models.gguf import load_gguf
+from plumbline.engines.native.models.loading.rounding_loss import NO_TEXTS, Texts
 from plumbline.engines.native.models.support import exact_problem
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
@@ -61,9 +62,8 @@ __all__ = ["build_native"]
 
 _log = logging.getLogger("plumbline.engines")
 
-_MOST_LOSS = 1.15
-"""Qwen2.5-Coder 0.5B has 1.03, Gemma 3 270M 1.22; text that a model does not know, 1.09 with the pocket model."""
-_INSTEAD = "or a GGUF file of 4 or 5 bits"
+_MOST_LOSS = 1.03
+"""With each kind of text: SmolLM2 135M has less, Qwen2.5-Coder 0.5B and Gemma 3 270M have more."""
 _BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
 
 
@@ -75,7 +75,7 @@ def build_native(
     compiler: Callable[[frozenset[int], int], LarkCompiler | None],
     encode: Callable[[str], list[int]],
     more_ends: frozenset[int] = frozenset(),
-    text: Sequence[int] = (),
+    texts: Texts = NO_TEXTS,
 ) -> NativeEngine:
     """Load the model into our engine; the caller starts it.
 
@@ -87,7 +87,7 @@ def build_native(
         compiler: makes the grammar compiler for the ends of answers and the size of the vocabulary.
         encode: encodes a text, in which special tokens are themselves.
         more_ends: tokens that end an answer besides those that the model names.
-        text: tokens of a text to measure the rounding of weights with.
+        texts: tokens of texts to measure the rounding of weights with.
 
     Raises:
         OptionError: the settings and the model do not fit.
@@ -121,8 +121,8 @@ def build_native(
     check_memory(held, weights, graphs, device)
     library, without = _cpu_kernels(settings, described, dtype, device)
     with _compilers(settings, model, folder, dtype, config) as compilers:
-        loaded = _load(settings, model, folder, dtype, config, library, text)
-        _check_rounding(loaded.rounding_loss, is_file=gguf is not None)
+        loaded = _load(settings, model, folder, dtype, config, library, texts)
+        _check_rounding(loaded.rounding_losses, is_file=gguf is not None)
         if room is not None:
             # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
             widths = [sum(place.layer.shape) for place in loaded.places]
@@ -167,21 +167,23 @@ def build_native(
         adapters=adapters,
         images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
         stuck_after=settings.stuck_after,
-        rounding_loss=loaded.rounding_loss,
+        rounding_losses=loaded.rounding_losses,
     )
 
 
-def _check_rounding(loss: float | None, *, is_file: bool) -> None:
-    """Refuse a model that rounding to 4 bits makes much worse.
+def _check_rounding(losses: Mapping[str, float], *, is_file: bool) -> None:
+    """Refuse a model that rounding to 4 bits makes worse than is worth it.
 
     Raises:
         OptionError: it does.
     """
-    if loss is not None and loss > _MOST_LOSS:
+    kind = max(losses, key=losses.__getitem__, default="")
+    if kind and losses[kind] > _MOST_LOSS:
+        instead = "or auto, which keeps the bits of the file" if is_file else "or a GGUF file of 4 or 5 bits"
         raise OptionError(
             "--quantization",
-            f"is int4, with which this model has {loss:.2f} times the perplexity of its own weights, more than "
-            f"{_MOST_LOSS}: give int8, {'or auto, which keeps the bits of the file' if is_file else _INSTEAD}",
+            f"is int4, with which this model has {losses[kind]:.3f} times the perplexity of its own weights on a text "
+            f"({kind}), more than {_MOST_LOSS}: give int8, {instead}",
         )
 
 
@@ -316,11 +318,11 @@ def _load(
     dtype: torch.dtype,
     config: EngineConfig,
     library: Library | None,
-    text: Sequence[int],
+    texts: Texts,
 ) -> Transformer:
     device, bits = device_of(settings.device), _BITS[settings.quantization]
     if model.gguf is not None:
-        return load_gguf(model.gguf, dtype, device, config.max_model_len, library, bits, text)
+        return load_gguf(model.gguf, dtype, device, config.max_model_len, library, bits, texts)
     # The length that is not given is that of the config, which may be longer than a table needs.
     return load_model(
         folder,
@@ -331,7 +333,7 @@ def _load(
         bits=bits,
         vision=None if model.images is None else model.images.vision,
         largest_step=config.max_num_batched_tokens,
-        text=text,
+        texts=texts,
     )
 
 

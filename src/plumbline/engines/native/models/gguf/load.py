@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from plumbline.engines.native.models.gguf.description import GgufModel
 from plumbline.engines.native.models.gguf.rows import turned
 from plumbline.engines.native.models.gguf.tensors import GgufTensors
 from plumbline.engines.native.models.loading.model_folder import build, for_length
+from plumbline.engines.native.models.loading.rounding_loss import NO_TEXTS, Texts
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline_kernels.cpu.library import Library
 
@@ -23,7 +22,7 @@ def load_gguf(
     max_model_len: int | None = None,
     library: Library | None = None,
     bits: int | None = None,
-    text: Sequence[int] = (),
+    texts: Texts = NO_TEXTS,
 ) -> Transformer:
     """Load the weights of a GGUF file; the arguments are those of `load_model`.
 
@@ -37,7 +36,7 @@ def load_gguf(
     description = for_length(model.description, max_model_len)
     dtype, device = dtype or description.dtype, torch.device(device)
     tensors = GgufTensors(model, dtype, device, library)
-    loaded = build(description, tensors.fetch_weight, dtype, device, library, bits, text=text)
+    loaded = build(description, tensors.fetch_weight, dtype, device, library, bits, texts=texts)
     tensors.finish()
     if model.order == "turned":
         loaded.places[:] = turned(loaded.places, description)

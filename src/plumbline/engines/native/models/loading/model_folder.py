@@ -7,7 +7,6 @@ the names of the tensors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,13 @@ from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forw
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear, merge_stored
 from plumbline.engines.native.models.loading.rounding import Rounding, roundings
-from plumbline.engines.native.models.loading.rounding_loss import can_measure, loss_of_rounding, predictions
+from plumbline.engines.native.models.loading.rounding_loss import (
+    NO_TEXTS,
+    Texts,
+    can_measure,
+    losses_of_rounding,
+    predictions,
+)
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, StreamedLinear, WeightSource
 from plumbline.engines.native.models.rope import sinusoids
 from plumbline.engines.native.models.stored import StoredWeight, dense
@@ -69,7 +74,7 @@ def load_model(
     vision: Vision | None = None,
     largest_step: int = LARGEST_STEP,
     sample: bool = False,
-    text: Sequence[int] = (),
+    texts: Texts = NO_TEXTS,
 ) -> Transformer:
     """Load a model folder.
 
@@ -85,7 +90,7 @@ def load_model(
         vision: how the model reads images; None leaves their weights alone.
         largest_step: tokens of a step at most.
         sample: load no more layers than have all kinds of them.
-        text: tokens to measure the rounding to 4 bits with (`Transformer.rounding_loss`).
+        texts: tokens to measure the rounding to 4 bits with (`Transformer.rounding_losses`).
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -121,7 +126,7 @@ def load_model(
             bits,
             checkpoint.fetch_stack,
             largest_step,
-            text,
+            texts,
         )
         if vision is not None:
             model.vision, model.given_parts = (
@@ -250,7 +255,7 @@ def build(
     bits: int | None = None,
     fetch_stack: FetchStack | None = None,
     largest_step: int = LARGEST_STEP,
-    text: Sequence[int] = (),
+    texts: Texts = NO_TEXTS,
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
     if library is not None and not (
@@ -259,13 +264,13 @@ def build(
         library = None
     stacked = use_triton(torch.empty(0, device=device))
     source = WeightSource(description, fetch, library, bits, stacked, device, dtype, fetch_stack)
-    if library is None or bits != _MEASURED or not can_measure(description, text):
+    if library is None or bits != _MEASURED or not can_measure(description, texts):
         return _assembled(source, largest_step)
     # First, because less memory is taken than by the model that stays.
     unrounded = replace(source, library=None, bits=0, streamed=True, places=[])
-    whole = predictions(_assembled(unrounded, largest_step), text)
+    whole = predictions(_assembled(unrounded, largest_step), texts)
     model = _assembled(source, largest_step)
-    model.rounding_loss = loss_of_rounding(whole, predictions(model, text))
+    model.rounding_losses = losses_of_rounding(whole, predictions(model, texts))
     return model
 
 
