@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.cli import main
-from plumbline.server.loading.served_model import _defaults
+from plumbline.server.loading.served_model import _recommended
 from plumbline.server.settings import Settings
 from plumbline.server.settings.sources import read_settings
 from plumbline_conformance.console.sizes import parse_size, size_text
@@ -67,10 +67,10 @@ def test_the_sampling_defaults_of_a_model_are_read(
 ) -> None:
     if config is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(config))
-    found = _defaults(tmp_path, Settings(), 300)
+    found = _recommended(tmp_path, Settings(), None)
 
     assert (found.temperature, found.top_p, found.top_k) == expected
-    plain = _defaults(tmp_path, Settings(generation_config="none"), 300)
+    plain = _recommended(tmp_path, Settings(generation_config="none"), None)
     assert (plain.temperature, plain.top_p, plain.top_k) == (1.0, 1.0, 0)
 
 
@@ -82,8 +82,8 @@ def test_the_default_length_of_a_model_is_read(
 ) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
 
-    assert _defaults(tmp_path, Settings(), 300).max_tokens == expected
-    assert _defaults(tmp_path, Settings(generation_config="none"), 300).max_tokens is None
+    assert _recommended(tmp_path, Settings(), None).max_tokens == expected
+    assert _recommended(tmp_path, Settings(generation_config="none"), None).max_tokens is None
 
 
 @pytest.mark.usefixtures("in_one_process")

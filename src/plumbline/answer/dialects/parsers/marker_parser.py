@@ -266,7 +266,7 @@ class MarkerParser(SectionReader):
         while True:
             piece = cursor.text[cursor.pos :]
             cursor.pos = len(cursor.text)
-            size = scout.draft(piece, self._reason if cursor.closed else None)
+            size = scout.draft(piece, self._reason if self._cursor.closed else None)
             if size is not None:
                 break
             yield

@@ -99,7 +99,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:  # Windows has none.
         return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def _ignore(*_: object) -> None:

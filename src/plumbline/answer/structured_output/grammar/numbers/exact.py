@@ -165,21 +165,24 @@ class _Walk:
                 found[name] = self.schema(value, at, depth + 1)
         _write_counts(found, where)
         write_bounds(found, where)
-        if "multipleOf" in found and is_number(multiple := found["multipleOf"]):
-            try:
-                exact, found["multipleOf"] = _multiple(multiple, f"{where}/multipleOf")
-                self._multiples.add(exact)
-            except ConstraintError:
-                listed = _listed_multiples(schema) if self._lists < _MOST_LISTS else []
-                if not listed and self._notes is None:
-                    raise
-                del found["multipleOf"]
-                if listed:
-                    found["enum"] = listed
-                    self._lists += 1
-                elif self._notes is not None:
-                    self._notes.append(f"{where}/multipleOf")
+        if is_number(found.get("multipleOf")):
+            self._write_multiple(found, schema, where)
         return found
+
+    def _write_multiple(self, found: dict[str, Any], schema: Mapping[str, Any], where: str) -> None:
+        try:
+            exact, found["multipleOf"] = _multiple(found["multipleOf"], f"{where}/multipleOf")
+            self._multiples.add(exact)
+        except ConstraintError:
+            listed = _listed_multiples(schema) if self._lists < _MOST_LISTS else []
+            if not listed and self._notes is None:
+                raise
+            del found["multipleOf"]
+            if listed:
+                found["enum"] = listed
+                self._lists += 1
+            elif self._notes is not None:
+                self._notes.append(f"{where}/multipleOf")
 
     def check_multiples(self) -> None:
         """Check that multiples which may be combined have a common one that llguidance can hold."""
