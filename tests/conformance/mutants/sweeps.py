@@ -261,7 +261,7 @@ ROWS: list[Row] = [
             ("responses", "instructions", "instructions"),
         )
     ),
-    ("chat/empty", "options of streams need a member", status(400, "stream_options"), "taken"),
+    ("chat/empty", "a bias needs a member", status(400, "logit_bias"), "taken"),
     ("completions/empty", "a bias needs a member", status(400, "logit_bias"), "taken"),
     ("responses/empty", "a text needs a format", status(400, "text"), "taken"),
     ("messages/empty", "metadata need a member", status(400, "metadata"), "taken"),
