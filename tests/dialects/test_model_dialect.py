@@ -173,7 +173,7 @@ def test_thinking_behind_a_call_counts_as_thinking() -> None:
     model = build_dialect(DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]))
     before, after = "<think>Is it so?", "Yes.</think>"
     call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
-    text = f"{before}{call}{after}It is."
+    text = f"{before}{call}{after}"
     parser = model.parser({"ping": {}}, AnswerFrame())
     parser.push(TextDelta(text))
     parser.finish("stop")
