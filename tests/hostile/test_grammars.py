@@ -46,7 +46,7 @@ def floods(target: Target) -> dict[str, list[dict[str, Any]]]:
     multiples = 'start: %json {"type": "integer", "multipleOf": 999983}'
     return {
         "an ambiguous grammar": [grammar(AMBIGUOUS, 0, **bias)],
-        "ambiguous grammars": [grammar(AMBIGUOUS, n, **bias) for n in range(4)],
+        "ambiguous grammars": [grammar(AMBIGUOUS, n, **bias) for n in range(8)],
         "grammars that do not end to compile": [grammar(multiples, n) for n in range(3)],
         "dense rules behind a text": [grammar(dense(60, 60, f'"{"a" * 40}"'), n, **bias) for n in range(2)],
         "endless recursion": [

@@ -2,7 +2,9 @@
 
 After each token of such a request its next mask is computed in a thread. Until it is known the request sits out:
 cores leave it out of their steps. Clients take turns at the threads, by the time that they have used; a client has
-one thread at most. The threads are not cancelled, because native code cannot be; what an answer may take in all is
+one thread at most. A token advances a grammar within a step, so after a long one all such requests sit out for three
+times as long as the others have waited for it: they keep three quarters of the engine, however many grammars are slow.
+The threads are not cancelled, because native code cannot be; what an answer may take in all is
 bounded (`constraints/lark.py`).
 """
 
@@ -25,6 +27,7 @@ _log = logging.getLogger("plumbline.engines")
 _THREADS = 2
 _NICENESS = 10
 """The threads stand back for steps, where the system has a priority for each thread."""
+_REST = 3.0
 _MOST_REMEMBERED = 256
 """Clients whose used time is kept."""
 
@@ -39,6 +42,13 @@ class LateMasks:
         """Clients whose mask is being computed."""
         self._used: dict[str, float] = {}
         self._num_threads = 0
+        self._rests_until = 0.0
+        """When the next mask may be known, by the monotonic clock."""
+
+    def rest(self, seconds: float) -> None:
+        """Leave the next steps to others, who have waited these seconds for a token of a slow grammar."""
+        with self._changed:
+            self._rests_until = max(self._rests_until, time.monotonic()) + _REST * seconds
 
     def follow(self, state: RequestState) -> None:
         """Begin to compute the next mask of a request that has taken its tokens of a step, if it may take long."""
@@ -77,9 +87,12 @@ class LateMasks:
                 self._inside.add(client)
             began = time.thread_time()
             _compute(state)
+            used = time.thread_time() - began
             with self._changed:
+                while (left := self._rests_until - time.monotonic()) > 0:
+                    self._changed.wait(left)
                 self._inside.discard(client)
-                self._count(client, time.thread_time() - began)
+                self._count(client, used)
                 mask.is_known = True
                 self._changed.notify_all()
 

@@ -30,6 +30,8 @@ Output = tuple[str, TokenChunk]
 """A request id and the next chunk of that request."""
 
 
+_LONG_TOKEN = 0.001
+"""Seconds; a token advances ordinary grammars within a tenth of it."""
 _NO_TOKEN = "the model computed no number for any next token (NaN): its weights or its type of numbers may be at fault"
 
 
@@ -199,12 +201,18 @@ class RequestCore(ABC):
             return
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
-        state.drew = state.drew or time.perf_counter()
+        began = time.perf_counter()
+        state.drew = state.drew or began
         chunk = _drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
         self._outputs.append((state.request.request_id, chunk))
         if state.matcher is not None:
             self._constrained[id(state)] = state
+            took = time.perf_counter() - began
+            if took > _LONG_TOKEN and any(
+                each.matcher is None or not each.matcher.may_be_slow for each in self.queues.running
+            ):
+                self._late.rest(took)
 
     def _pop_outputs(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []
