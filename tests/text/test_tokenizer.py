@@ -22,7 +22,6 @@ from support.models import (
 from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
-from plumbline.answer.text import guard
 from plumbline.answer.text.guard import Guard, TokenPattern
 from plumbline.answer.text.render import Renderer
 from plumbline.answer.text.templates.template import TemplateError
@@ -180,22 +179,6 @@ def test_what_is_protected_comes_back_unchanged_and_hides_every_marker(text: str
 
     assert guarding.restore(protected) == text
     assert not any(token in protected for token in tokens)
-
-
-@given(
-    st.text("ab<€", max_size=40),
-    st.sets(st.sampled_from(["a", "b<", "<b", "aab", "ab", "€"])),
-    st.integers(1, 9),
-)
-def test_a_long_text_is_searched_in_windows_as_it_is_at_once(
-    text: str, tokens: set[str], window: int
-) -> None:
-    """Whatever its length, no search holds up other threads for long, and a marker may lie across two windows."""
-    markers = TokenPattern(tokens)
-    once = markers.hidden(text, lambda found: f"({found[0]})")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard, "_WINDOW", window)
-        assert markers.hidden(text, lambda found: f"({found[0]})") == once
 
 
 @pytest.mark.parametrize("text", ["a€b", "€", "\ue000€\ue001", "\\ue000 €"])

@@ -201,8 +201,8 @@ class RequestCore(ABC):
             return
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
-        began = time.perf_counter()
-        state.drew = state.drew or began
+        began = 0.0 if state.matcher is None else time.perf_counter()
+        state.drew = state.drew or time.perf_counter()
         chunk = _drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
         self._outputs.append((state.request.request_id, chunk))

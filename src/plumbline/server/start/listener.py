@@ -33,6 +33,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -71,6 +72,7 @@ _TRIM_TICKS = 50
 """The same between two looks at the memory."""
 _GREETING = 5.0
 """Seconds for handshakes of TLS, and for what proxies announce, that are under way when a server stops."""
+_SWITCH_SECONDS = 0.0005
 _LAST = 1.0
 """Seconds for the error events after a second signal."""
 
@@ -335,6 +337,8 @@ def listener(
         private: the socket for requests of the other API servers.
         handles_hangup: whether SIGHUP makes it read; if not, `Listener.read_again` does.
     """
+    # Threads that decode and render let the event loop go on at each of its events, and not 5 ms later.
+    sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
     app = create_app(catalog, settings, store, shared)
     return Listener(
         configuration(

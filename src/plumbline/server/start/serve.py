@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 from collections.abc import Callable
 
 from plumbline.base.workers.memory import trim
@@ -24,8 +23,6 @@ from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
 
 __all__ = ["serve"]
-
-_SWITCH_SECONDS = 0.0005
 
 
 def serve(
@@ -52,8 +49,6 @@ def serve(
     if unknown := next((name for name, _ in settings.sampling_defaults if name and name not in known), ""):
         raise OptionError("--sampling-defaults", f"names {unknown[:80]!r}, and no model has that name")
     make_collections_rare()
-    # Threads that decode and render let the event loop go on at each of its events, and not 5 ms later.
-    sys.setswitchinterval(_SWITCH_SECONDS)
     trim()
     lines = summary(catalog, settings, store, _port(sockets))
     if settings.api_servers > 1:
