@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ import pytest
 from support.servers.family import engine_of, engines_of, family
 from support.servers.recovery import recovering
 from websockets.sync.client import connect
+
+from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.to_gguf import write
 
 from .running import Running, running, wait_for
 
@@ -40,6 +44,8 @@ PATHS: dict[str, tuple[dict[str, Any], str]] = {
     "/v1/messages": ({"messages": _MESSAGES}, "max_tokens"),
 }
 LONG, SHORT = 8_000, 16
+GGUF = "--model"
+"""The last option of an engine that takes the pocket model as a GGUF file only."""
 
 
 def body(path: str, tokens: int, **more: Any) -> dict[str, Any]:
@@ -97,17 +103,22 @@ WAYS: dict[str, Callable[[Running, int], tuple[int, list[Any]]]] = {
 """All ways in which a client gets an answer."""
 
 
+def text(found: Any) -> str:
+    """Return what the model has written, in any form and however it is cut."""
+    return "".join(texts(found))
+
+
 def texts(found: Any) -> list[str]:
-    """Return what the model has written, in any form."""
+    """Return the pieces of what the model has written."""
     if isinstance(found, dict):
         return [
-            text
+            each
             for key, value in found.items()
-            for text in (
+            for each in (
                 [value] if key in ("text", "content", "delta") and isinstance(value, str) else texts(value)
             )
         ]
-    return [text for each in found for text in texts(each)] if isinstance(found, list) else []
+    return [piece for each in found for piece in texts(each)] if isinstance(found, list) else []
 
 
 def failed(way: str, status: int, found: list[Any]) -> str:
@@ -166,19 +177,27 @@ def hook(folder: Path, monkeypatch: pytest.MonkeyPatch, whose: object, deed: str
         (signal.SIGSEGV, ()),
         (signal.SIGKILL, ("--api-servers=2",)),
         (signal.SIGSEGV, ("--engine=transformers",)),
+        pytest.param(
+            signal.SIGSEGV,
+            ("--engine=llama_cpp", GGUF),
+            marks=pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama.cpp is not installed"),
+        ),
     ],
-    ids=["SIGSEGV", "SIGKILL of two API servers' engine", "transformers"],
+    ids=["SIGSEGV", "SIGKILL of two API servers' engine", "transformers", "llama.cpp"],
 )
 def test_the_end_of_the_engine_ends_what_it_computes_and_keeps_what_waits(
     what: signal.Signals, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if GGUF in options:
+        write(MODEL_DIR, tmp_path / "pocket.gguf")
+        options = (*options, str(tmp_path / "pocket.gguf"))
     # Messages have no `ignore_eos`, and their answers end after a hundred tokens.
     hook(tmp_path, monkeypatch, (LONG,), "time.sleep(0.01)")
     with (
         running(tmp_path, f"--max-num-seqs={len(WAYS)}", *options) as server,
         ThreadPoolExecutor(2 * len(WAYS)) as threads,
     ):
-        whole = {way: texts(send(server, SHORT)[1]) for way, send in WAYS.items()}
+        whole = {way: text(send(server, SHORT)[1]) for way, send in WAYS.items()}
         begun: dict[str, Future[tuple[int, list[Any]]]] = {
             way: threads.submit(send, server, LONG) for way, send in WAYS.items()
         }
@@ -196,7 +215,7 @@ def test_the_end_of_the_engine_ends_what_it_computes_and_keeps_what_waits(
             wait_for(server.is_ready)
         for way, answer in waiting.items():
             status, found = answer.result()
-            assert (status, texts(found)) == (200, whole[way]), way
+            assert (status, text(found)) == (200, whole[way]), way
         wait_for(server.is_idle)
         health = httpx2.get(f"{server.url}/health").json()
         assert health["status"] == "degraded"

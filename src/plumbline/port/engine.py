@@ -202,7 +202,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     deaths: dict[str, int] = {}
     """How often the engine's process has ended, by the name of the signal, or `error`."""
     last_death: str = ""
-    """How it has ended, if that was within the last minute."""
+    """How it has ended, until a minute after the next one is there."""
     memory_bytes: int = 0
     """Of the engine's process; 0 if it is that of the server, or not known."""
     device_memory: tuple[int, int] | None = None

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,7 @@ class Kept:
             number=self.history.number + 1,
             cause=CAUSE,
             fatal=fatal,
+            ended_at=time.monotonic() - 90,
             deaths={"SIGSEGV": self.history.number},
             failed=failed,
         )
@@ -222,6 +224,15 @@ async def test_an_engine_that_fails_is_an_outage_until_its_next_process_is_there
         await found.launch()
         await until(lambda: not found.remote.stats().outage)
         assert found.remote.stats().alive
+
+
+async def test_an_end_is_reported_however_long_the_next_start_takes(tmp_path: Path) -> None:
+    """vLLM needs more than the minute for which an end is reported."""
+    async with kept(tmp_path) as found:
+        await found.end()
+        assert time.monotonic() - found.history.ended_at > 60
+        await found.launch()
+        await until(lambda: found.remote.stats().last_death == CAUSE)
 
 
 async def test_without_another_process_all_end_with_the_reason(tmp_path: Path) -> None:

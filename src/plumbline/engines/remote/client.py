@@ -55,7 +55,7 @@ _UNREAD_RESUMES = 32
 """Unread chunks at which a stream is paused, and at which it goes on. If the reader still lags, the engine pauses the
 request."""
 _RECENT = 60.0
-"""Seconds for which the end of a process is reported by `/health`."""
+"""Seconds for which `/health` reports the end of a process once the next one is there."""
 _Answer = TokenChunk | Checked | Expanded | Refused
 _DEAD = EngineStats(
     alive=False,
@@ -294,11 +294,13 @@ class RemoteEngine:
     def stats(self) -> EngineStats:
         """Return the counters of the last message; a busy engine has counted on since then."""
         (stats, at), link, history = self._stats, self.link, self.link.history
+        # From when it serves again: a start may itself take longer than what is called recent.
+        is_recent = time.monotonic() - max(history.ended_at, link.found_again) < _RECENT
         stats = msgspec.structs.replace(
             stats,
             num_restarts=stats.num_restarts + sum(history.deaths.values()),
             deaths=history.deaths,
-            last_death=history.cause if time.monotonic() - history.ended_at < _RECENT else "",
+            last_death=history.cause if is_recent else "",
             num_quarantined=history.num_quarantined,
             outage=link.outage or stats.outage,
         )

@@ -77,6 +77,8 @@ class EngineLink:
         """Why nothing is computed just now."""
         self.is_silent = False
         self.history = History()
+        self.found_again = 0.0
+        """When the next process was there, by the monotonic clock."""
         self._hello: Hello | None = None
         self._num_heard = 0
         """Messages of the host so far."""
@@ -127,7 +129,7 @@ class EngineLink:
                 kept = history.read(history_of(self._path))
                 return self._close("" if kept is None else kept.failed)
             connection = self.connection = again
-            self.outage = ""
+            self.outage, self.found_again = "", time.monotonic()
             self._on_found()
 
     async def _read(self, connection: Connection[FromHost]) -> None:
