@@ -84,12 +84,12 @@ def _expected(template: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(_TEMPLATES))
-def test_a_template_matches_its_family_and_no_other(name: str) -> None:
+def test_a_template_is_taken_for_its_family(name: str) -> None:
     tool, reasoning = _expected(_TEMPLATES[name])
     body = _TEMPLATES[name].split("\n", 1)[1]
-    tools = [dialect.name for dialect in matching(TOOL_DIALECTS, body)]
+    tools = [dialect.name for dialect in matching(TOOL_DIALECTS, body)][:1]
     assert tools == ([tool] if tool != "none" else [])
-    thoughts = [dialect.name for dialect in matching(REASONING_DIALECTS, body)]
+    thoughts = [dialect.name for dialect in matching(REASONING_DIALECTS, body)][:1]
     assert thoughts == ([reasoning] if reasoning != "none" else [])
 
 
@@ -146,7 +146,7 @@ def test_a_dialect_without_patterns_is_chosen_by_its_name_alone() -> None:
     assert choose("", tool="generic_json").tool is TOOL_DIALECTS["generic_json"]
 
 
-def test_a_rendered_call_counts_between_the_source_and_the_tokens() -> None:
+def test_a_rendered_call_counts_more_than_the_source_and_the_tokens() -> None:
     joined = "{% set mark = '｜DSML｜' %}{{ '<' + mark + 'function_calls>' }}"
     turn = render_calls([EXAMPLE], TOOL_DIALECTS["deepseek_v32"].sections[0])
     tokens = {"｜DSML｜"}
@@ -155,7 +155,8 @@ def test_a_rendered_call_counts_between_the_source_and_the_tokens() -> None:
         choose(joined, added_tokens=tokens, show_call=lambda call_id: turn).tool
         is TOOL_DIALECTS["deepseek_v32"]
     )
-    assert choose(_TEMPLATES["qwen3"], show_call=lambda call_id: turn).tool is TOOL_DIALECTS["hermes"]
+    chosen = choose(_TEMPLATES["qwen3"], show_call=lambda call_id: turn)
+    assert chosen.tool is TOOL_DIALECTS["deepseek_v32"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from plumbline.answer.dialects.spec.dialect import (
     ThinkingControl,
     ToolDialect,
 )
-from plumbline.answer.dialects.variant import ShowCall, choose_variant, dialect_of_example
+from plumbline.answer.dialects.variant import ShowCall, choose_variant, dialects_of_example
 
 __all__ = [
     "GENERIC",
@@ -152,14 +152,14 @@ def choose(
 
     Args:
         template: the source of its chat template; empty if the model has no template.
-        tool: a name, `none`, or `auto` for the dialect with marks in the template, or else the one that reads the call
-            in a turn that the template renders, or else the one with marks among the added tokens.
+        tool: a name, `none`, or `auto` for the dialect that reads the call in a turn that the template renders, or else
+            the one with marks in the template, or else the one with marks among the added tokens.
         reasoning: the same for thinking. Harmony brings its own thinking, also where this is `none`.
         response_template: the tokenizer's, if it has one. It is used where no dialect is detected, or if chosen by its
             name `hf`, and then for calls and thinking.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template matches no dialect,
             because many tokenizers have tokens that their models never write.
-        show_call: renders a call with the template; see `choose_variant` and `dialect_of_example`.
+        show_call: renders a call with the template; see `choose_variant` and `dialects_of_example`.
 
     Raises:
         UnknownDialectError: no dialect has that name.
@@ -197,37 +197,42 @@ def matching(
     added_tokens: Collection[str] = (),
     shown: Callable[[], list[D]] = list,
 ) -> list[D]:
-    """List the dialects that match a template; else the one that reads its rendered call; else matches by tokens.
+    """List the dialects that may be a model's, the likeliest first.
+
+    What the template writes counts more than what stands in its source: first those that read the call that it renders,
+    else those that match the source, else those whose tokens the tokenizer has, else those that many families share.
 
     Args:
         dialects: by name.
         template: the source of the template.
         added_tokens: a dialect with tokens matches if all of them are among these.
-        shown: returns the dialect of a rendered call, if there is one.
+        shown: returns the dialects that read a rendered call equally well.
     """
     each = dict.fromkeys(dialects.values())
-    written = [d for d in each if _matches(d, template)]
+    written = sorted((d for d in each if _matches(d, template)), key=_rank)
+    read = shown()
     return (
-        [d for d in written if not d.general]
-        or shown()
+        [d for d in written if d in read]
+        or read
+        or [d for d in written if d.generality < 2]
         or [d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)]
         or written
     )
 
 
 def _shown(show_call: ShowCall | None) -> list[ToolDialect]:
-    """Return the dialect of the call that a template renders."""
+    """Return the dialects of the call that a template renders."""
     text = "" if show_call is None else show_call("abcdefghi")
-    dialect = dialect_of_example([d for d in _TOOLS if d.detect], text) if text else None
-    return [] if dialect is None else [dialect]
+    return dialects_of_example([d for d in _TOOLS if d.detect], text) if text else []
 
 
 def _matches(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
-    return (
-        bool(dialect.detect)
-        and all(re.search(pattern, template) for pattern in dialect.detect)
-        and not (dialect.unlike and re.search(dialect.unlike, template))
-    )
+    return bool(dialect.detect) and all(re.search(pattern, template) for pattern in dialect.detect)
+
+
+def _rank(dialect: ToolDialect | ReasoningDialect) -> tuple[int, int, int]:
+    """Order dialects that match a template, the one that asks most of it first."""
+    return dialect.generality, -len(dialect.detect), -sum(map(len, dialect.detect))
 
 
 def _chosen(
@@ -252,6 +257,7 @@ def _chosen(
     found = matching(dialects, template, added_tokens, shown)
     if not found:
         return None, "none detected"
-    chosen = max(found, key=lambda dialect: sum(map(len, dialect.detect)))
-    by_template = _matches(chosen, template)
-    return chosen, f"detected {'in the chat template' if by_template else 'by a rendered call or by tokens'}"
+    by_template = _matches(found[0], template)
+    return found[
+        0
+    ], f"detected {'in the chat template' if by_template else 'by a rendered call or by tokens'}"

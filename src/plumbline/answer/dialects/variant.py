@@ -25,7 +25,7 @@ from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
 from plumbline.answer.dialects.spec.markers import Markers
 from plumbline.answer.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
-__all__ = ["EXAMPLE", "SCHEMA", "ShowCall", "choose_variant", "dialect_of_example"]
+__all__ = ["EXAMPLE", "SCHEMA", "ShowCall", "choose_variant", "dialects_of_example"]
 
 EXAMPLE: Final = WrittenCall("get_weather", '{"city": "Paris"}')
 """The call in the turn that the chat template renders."""
@@ -82,13 +82,13 @@ def choose_variant(
     return dialect if sections == dialect.sections else msgspec.structs.replace(dialect, sections=sections)
 
 
-def dialect_of_example(dialects: Iterable[ToolDialect], text: str) -> ToolDialect | None:
-    """Find the dialect of the example call in a turn; None if no dialect reads it.
+def dialects_of_example(dialects: Iterable[ToolDialect], text: str) -> list[ToolDialect]:
+    """Find the dialects that read the example call in a turn best; none if no dialect reads it.
 
     Templates join markers from variables (`'<' + token + 'invoke name='`), so that they match no pattern, but the turn
-    that they write has them. Of several dialects the one with the outermost marker counts, then the one that leaves the
-    least text after the call, then the first one. Calls without a marker must begin the turn, because anywhere else an
-    unknown marker may stand before them.
+    that they write has them. Of several dialects those with the outermost marker count, and of these the ones that
+    leave the least text after the call. Calls without a marker must begin the turn, because anywhere else an unknown
+    marker may stand before them.
 
     Args:
         dialects: those to try. Harmony is left out: its calls are messages, with a header that the prompt begins.
@@ -105,7 +105,8 @@ def dialect_of_example(dialects: Iterable[ToolDialect], text: str) -> ToolDialec
             rest = _rest(section, text[position:])
             if rest is not None:
                 found.append((position, rest, dialect))
-    return min(found, key=lambda each: each[:2])[2] if found else None
+    best = min((each[:2] for each in found), default=())
+    return [dialect for *place, dialect in found if tuple(place) == best]
 
 
 def _written(dialect: ToolDialect) -> list[Section]:

@@ -92,7 +92,7 @@ TOOLS = (
         name="jamba",
         sections=_both(_TOOL_CALLS),
         detect=(r"<tool_calls>",),
-        unlike=r"<answer>|<\|extra_0\|>|<tool_sep>|<arg_key>|\[BEGIN FINAL RESPONSE\]|<beginning_of_sentence>",
+        generality=1,
     ),
     ToolDialect(
         name="apriel",
@@ -153,7 +153,6 @@ TOOLS = (
         sections=_both(_COHERE),
         silent=_RESPONSE,
         detect=(r"<\|START_ACTION\|>",),
-        unlike=r"<\|START_TEXT\|>",
     ),
     ToolDialect(
         name="cohere_command4",
@@ -233,7 +232,6 @@ REASONING = (
         after_close="",
         silent=_RESPONSE,
         detect=(r"<\|START_THINKING\|>",),
-        unlike=r"<\|START_TEXT\|>",
         switch=_COHERE_THINKING,
     ),
     ReasoningDialect(
@@ -269,6 +267,5 @@ REASONING = (
         after_open="",
         before_close="",
         detect=(r"<think>", r"<functions>"),
-        unlike=r"enable_thinking",
     ),
 )

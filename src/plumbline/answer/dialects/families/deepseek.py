@@ -90,7 +90,6 @@ TOOLS = (
         aliases=("deepseekv31",),
         sections=(_V31,),
         detect=(r"<｜tool▁calls▁begin｜>",),
-        unlike=r"```json",
     ),
     ToolDialect(
         name="deepseek_v32",
@@ -132,7 +131,6 @@ REASONING = (
         close=("</think>",),
         starts_inside=True,
         detect=(r"<｜Assistant｜>", r"</think>"),
-        unlike=r"\bthinking\b|DSML",
     ),
     ReasoningDialect(
         name="deepseek_v3",
@@ -144,7 +142,6 @@ REASONING = (
         after_close="",
         calls_inside=True,
         detect=(r"<｜Assistant｜>", r"</think>", r"\bthinking\b"),
-        unlike=r"reasoning_effort",
         switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
     ),
     ReasoningDialect(

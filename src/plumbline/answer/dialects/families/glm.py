@@ -71,7 +71,6 @@ TOOLS = (
         sections=(_SECTION,),
         content_gap="\n",
         detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
-        unlike=r"<tool_sep>",
     ),
     ToolDialect(
         name="glm47",
@@ -79,7 +78,6 @@ TOOLS = (
         # The same on one line. Both are read by either.
         sections=(msgspec.structs.replace(_SECTION, call_format=_ONE_LINE, between=""),),
         detect=(r"<arg_key>",),
-        unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>|<tool_calls>|<iquest_tool_call>",
     ),
     ToolDialect(
         name="iquest_q1",
@@ -108,7 +106,6 @@ TOOLS = (
             ),
         ),
         detect=(r"<tool_calls>", r"<arg_key>"),
-        unlike=r"<tool_sep>",
     ),
     ToolDialect(
         name="k2_horizon",
@@ -131,7 +128,7 @@ TOOLS = (
         aliases=("hunyuan",),
         sections=(_hy(""), _hy(_SUFFIX)),
         content_gap="\n",
-        detect=(r"<tool_sep>", r"<arg_key>"),
+        detect=(r"<tool_calls>", r"<tool_sep>", r"<arg_key>"),
     ),
 )
 
@@ -163,8 +160,7 @@ REASONING = (
         before_close="",
         after_close="\n",
         calls_inside=True,
-        detect=(r"</think(\{\})?>", r"no_think"),
-        unlike=r"enable_thinking",
+        detect=(r"</think(\{\})?>", r"(?<!/)no_think", r"reasoning_effort"),
         switch=ThinkingControl(
             on=(("reasoning_effort", "high"),),
             off=(("reasoning_effort", "no_think"),),

@@ -38,7 +38,6 @@ TOOLS = (
             Section(call_format=_JSON, starts="[", array=True, at_line=True, loose=True),
         ),
         detect=(r"<\|start_header_id\|>|<\|header_start\|>", r"<\|python_tag\|>|\"parameters\""),
-        unlike=r"<function=",
     ),
     ToolDialect(
         name="functionary_v31",
@@ -50,8 +49,7 @@ TOOLS = (
                 single=True,
             ),
         ),
-        detect=(r"<function=", r"</function>"),
-        unlike=r"<parameter=|<tool_call>",
+        detect=(r"<\|start_header_id\|>", r"<function=", r"</function>"),
     ),
     ToolDialect(
         name="functionary_v32",
@@ -79,13 +77,11 @@ TOOLS = (
             ),
         ),
         detect=(r"<\|header_start\|>",),
-        unlike=r"\"parameters\"",
     ),
     ToolDialect(
         name="pythonic",
         sections=(Section(call_format=PythonCall(), array=True, starts="["),),
         detect=(r"\[\w+\(\w+=\w+",),
-        unlike=r"<\|header_start\|>|<\|tool_call_start\|>|<function_calls>",
     ),
     ToolDialect(
         name="lfm2",
@@ -117,7 +113,6 @@ TOOLS = (
             ),
         ),
         detect=(r"<function_calls>",),
-        unlike="DSML",
     ),
     ToolDialect(
         name="xlam",

@@ -116,7 +116,7 @@ TOOLS = (
             msgspec.structs.replace(_alone("</minimax:tool_call>"), loose=True),
         ),
         content_gap="\n",
-        detect=(r"\]<\]minimax\[>\[",),
+        detect=(r"\]<\]minimax\[>\[", r"<tool_call>", r"<invoke"),
     ),
 )
 

@@ -49,7 +49,7 @@ TOOLS = (
         ),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),
-        unlike=r"<function=|<arg_key>|<tool_calls>|<response>|<seed:|<\|tool_call\|>",
+        generality=1,
     ),
     ToolDialect(
         name="qwen3_coder",
@@ -57,7 +57,6 @@ TOOLS = (
         sections=_coder(_CODER),
         content_gap="\n",
         detect=(r"<tool_call>", r"<function=", r"<parameter="),
-        unlike=r"<seed:|MiMo",
     ),
     ToolDialect(
         name="mimo",
@@ -78,7 +77,7 @@ TOOLS = (
             ),
         ),
         content_gap="\n",
-        detect=(r"<seed:tool_call>",),
+        detect=(r"<seed:tool_call>", r"<function=", r"<parameter="),
     ),
     ToolDialect(
         name="longcat",
@@ -94,7 +93,6 @@ TOOLS = (
         silent=("<response>", "</response>"),
         content_gap="\n",
         detect=(r"<tool_call>", r"<response>"),
-        unlike=r"\]minimax\[",
     ),
 )
 
@@ -117,7 +115,7 @@ REASONING = (
         close=("</think>", "</longcat_think>"),
         calls_inside=True,
         detect=(r"</think>|</longcat_think>", r"enable_thinking"),
-        unlike=r"\[gMASK\]|truncate_history_thinking|<answer>|<\|extra_0\|>|<response>|<TOOLCALL>|<｜Assistant｜>",
+        generality=1,
         switch=ENABLE_THINKING,
     ),
     ReasoningDialect(
@@ -129,7 +127,7 @@ REASONING = (
         close=("</think>",),
         calls_inside=True,
         detect=(r"</think>",),
-        general=True,
+        generality=2,
     ),
     ReasoningDialect(
         name="nemotron_v3",
@@ -155,7 +153,6 @@ REASONING = (
         close=("</think>",),
         silent=("<response>", "</response>"),
         detect=(r"</think>", r"<response>"),
-        unlike=r"<minimax:|\]minimax\[|<\|start_of_role\|>",
         switch=ENABLE_THINKING,
     ),
 )

@@ -95,6 +95,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return self.single or bool(self.recipient)
 
 
+Generality = Literal[0, 1, 2]
+"""Who writes so: one family; several (it is chosen where no family's own dialect matches); or so many that also a
+tokenizer's tokens say more."""
+
+
 class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """How a family writes calls."""
 
@@ -124,10 +129,7 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     """The markers of its calls are control tokens, which no model writes in prose: a second beginning, or an end where
     no call ends, is dropped."""
-    unlike: str = ""
-    """A regular expression that no template of this family matches, though its relatives' do."""
-    general: bool = False
-    """Many families write so: it is chosen only where no other dialect matches."""
+    generality: Generality = 0
     tokens: tuple[str, ...] = ()
     """Added tokens that only this family has. Where no template matches, a tokenizer with all of them does."""
 
@@ -176,10 +178,7 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Further texts that the parser needs to see."""
     detect: tuple[str, ...] = ()
     """A chat template of this family matches all these regular expressions."""
-    unlike: str = ""
-    """A regular expression that no template of this family matches, though its relatives' do."""
-    general: bool = False
-    """Many families write so: it is chosen only where no other dialect matches."""
+    generality: Generality = 0
     tokens: tuple[str, ...] = ()
     """Added tokens that only this family has."""
     switch: ThinkingControl = ThinkingControl()
