@@ -18,7 +18,7 @@ from plumbline.answer.text.templates.template import ChatTemplate
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine_config import EngineConfig
-from plumbline.engines.native.runner import NullRunner
+from plumbline.engines.native.null_runner import NullRunner
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob

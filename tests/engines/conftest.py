@@ -16,7 +16,8 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine_config import EngineConfig
 from plumbline.engines.native.graphs import Capture, LaunchRecorder
 from plumbline.engines.native.models import Transformer, describe, random_model
-from plumbline.engines.native.runner import ModelRunner, NullRunner
+from plumbline.engines.native.null_runner import NullRunner
+from plumbline.engines.native.runner import ModelRunner
 from plumbline.port.engine import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from plumbline_kernels.cpu.library import load
 

@@ -22,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.native.core import EngineCore
-from plumbline.engines.native.runner import NullRunner
+from plumbline.engines.native.null_runner import NullRunner
 from plumbline.engines.threaded.request_core import RequestCore
 from plumbline.engines.transformers.core import TransformersCore
 from plumbline.port.engine import EngineInfo, FinishReason, GenerateRequest, SamplingParams, TokenChunk

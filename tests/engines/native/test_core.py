@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.engines.native import runner as runner_module
 from plumbline.engines.native.runner import ModelRunner
 
 Build = Callable[..., Any]
@@ -173,6 +174,28 @@ def test_prompt_logprobs_are_whole_however_the_prompt_is_cut(
         assert left is not None
         assert right is not None
         assert left.logprob == pytest.approx(right.logprob, abs=1e-4)
+
+
+@pytest.mark.parametrize("requests", [1, 33, 64])
+def test_no_more_logits_are_in_memory_at_a_time_than_are_planned(
+    engine: Build, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    monkeypatch.setattr(runner_module, "_LOGITS_AT_ONCE", 0)
+    driver = engine(max_num_seqs=64)
+    runner, sizes = driver.core._runner, set()
+    assert isinstance(runner, ModelRunner)
+    compute = runner._model.compute_logits
+
+    def computed(hidden: torch.Tensor, exact: bool = False) -> torch.Tensor:
+        logits = compute(hidden, exact)
+        sizes.add(logits.nbytes)
+        return logits
+
+    monkeypatch.setattr(runner._model, "compute_logits", computed)
+    for number in range(requests):
+        driver.add(str(number), [2 + number, 3], max_tokens=3, ignore_eos=True)
+    driver.run()
+    assert max(sizes) == runner.logits_bytes(requests) <= runner.logits_bytes(64)
 
 
 def test_priority_decides_who_waits(null_engine: Build) -> None:

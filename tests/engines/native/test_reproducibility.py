@@ -1,8 +1,9 @@
 """An answer depends on its request alone.
 
 The same seed gives the same tokens and the same logprobs, bit for bit, whatever else is in the batch, however prompts
-are cut, after prefix hits, preemptions and pauses, with proposed tokens and without. It holds for each way to compute
-by itself: compiled kernels, torch (`batch_invariant`), and each rounding of weights.
+are cut, after prefix hits, preemptions and pauses, with proposed tokens and without, and however many rows of logits
+are in memory at a time. It holds for each way to compute by itself: compiled kernels, torch (`batch_invariant`), and
+each rounding of weights.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 
+from plumbline.engines.native import runner
 from plumbline.engines.native.scheduling import snapshots
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.sampling.rows import SamplingRows
@@ -160,6 +162,7 @@ def check(
     limits=LIMITS,
     places=PLACES,
     events=EVENTS,
+    rows=st.sampled_from([1, 3, 64]),
 )
 def test_an_answer_depends_on_its_request_alone(
     backend: str,
@@ -169,8 +172,13 @@ def test_an_answer_depends_on_its_request_alone(
     limits: dict[str, Any],
     places: dict[str, Any],
     events: list[tuple[int, str, int]],
+    rows: int,
 ) -> None:
-    check(backend, requests, neighbours, warm, events, **limits | places)
+    with pytest.MonkeyPatch.context() as patch:
+        # Rows whose logits are computed at a time.
+        patch.setattr(runner, "_LOGITS_AT_ONCE", 0)
+        patch.setattr(runner, "_FEWEST_ROWS", rows)
+        check(backend, requests, neighbours, warm, events, **limits | places)
 
 
 def _seed_of_slot(whole: Any) -> Any:

@@ -23,9 +23,6 @@ from plumbline.port.engine import EngineInfo, EngineStats, MediaPrompt
 
 __all__ = ["NativeEngine"]
 
-_LOGIT = 4
-"""Bytes. The logits of a step are the largest of what it computes."""
-
 
 class NativeEngine(ThreadedEngine):
     """Run models with continuous batching over paged KV blocks."""
@@ -56,7 +53,7 @@ class NativeEngine(ThreadedEngine):
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             cache_bytes=cache_bytes,
-            step_bytes=_LOGIT * config.max_num_seqs * runner.vocab_size if runner.device.type == "cpu" else 0,
+            step_bytes=runner.logits_bytes(config.max_num_seqs),
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
             rounding_losses=rounding_losses,

@@ -7,6 +7,7 @@ computed. A runner owns the weights, the KV cache and the sampler's device state
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,10 +30,16 @@ from plumbline.port.engine import TokenLogprob
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
+__all__ = ["Drawn", "ModelRunner", "Runner"]
 
 _SCORED_ROWS = 64
 """Prompt tokens that are scored at a time: fp32 logits of 1,024 tokens take 600 MB with a large vocabulary."""
+_LOGIT = 4
+"""Bytes."""
+_LOGITS_AT_ONCE = 32 * 1024 * 1024
+"""Bytes of logits that a CPU computes at a time."""
+_FEWEST_ROWS = 32
+"""Rows of them in any case: the head's weight is read once for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ class Runner(Protocol):
     @property
     def has_states(self) -> bool:
         """Whether layers keep a state for a sequence, which is known behind its last token alone."""
+        ...
+
+    def logits_bytes(self, rows: int) -> int:
+        """Return the bytes of the logits that are in memory at a time in a step of so many rows; 0 on a GPU."""
         ...
 
     def copy_state(self, source: int, target: int) -> None:
@@ -180,6 +191,18 @@ class ModelRunner:
         """Compiled kernels are, and Triton kernels in exact batches."""
         kernels = self._exact and use_triton(torch.empty(0, device=self._device))
         return self._model.library is not None or kernels
+
+    def logits_bytes(self, rows: int) -> int:
+        """See `Runner.logits_bytes`."""
+        return min(rows, self._rows_at_once) * self.vocab_size * _LOGIT if self._device.type == "cpu" else 0
+
+    @property
+    def _rows_at_once(self) -> int:
+        """Rows whose logits are in memory at a time."""
+        if self._device.type != "cpu":
+            return sys.maxsize
+        found = _LOGITS_AT_ONCE // (_LOGIT * self.vocab_size)
+        return max(found - found % _FEWEST_ROWS, _FEWEST_ROWS)
 
     @property
     def has_states(self) -> bool:
@@ -299,17 +322,40 @@ class ModelRunner:
         if not inputs.draw_states:
             return Drawn(np.zeros(0, dtype=np.int64), [], prompt)
         if self._has_logits:
-            logits = computed
-        else:
-            all_rows_draw = len(inputs.draw_states) == computed.shape[0]
-            drawing = computed if all_rows_draw else computed[inputs.draw_rows]
-            logits = self._model.compute_logits(drawing, self._exact)
-            if self._shown:
-                _keep_hidden(drawing, inputs.draw_states)
-        token_ids, logprobs = self._sampler.draw(
-            logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_proposed
-        )
-        return Drawn(token_ids, logprobs, prompt)
+            token_ids, logprobs = self._sampler.draw(
+                computed, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_proposed
+            )
+            return Drawn(token_ids, logprobs, prompt)
+        all_rows_draw = len(inputs.draw_states) == computed.shape[0]
+        drawing = computed if all_rows_draw else computed[inputs.draw_rows]
+        if self._shown:
+            _keep_hidden(drawing, inputs.draw_states)
+        return self._draw(drawing, inputs, slots, masks, prompt)
+
+    def _draw(
+        self,
+        hidden: Tensor,
+        inputs: StepInputs,
+        slots: Slots,
+        masks: StepMasks | None,
+        prompt: list[tuple[RequestState, int, list[TokenLogprob]]],
+    ) -> Drawn:
+        """Draw from rows of hidden states, as many at a time as there is memory for their logits."""
+        token_ids: list[NDArray[np.int64]] = []
+        logprobs: list[TokenLogprob | None] = []
+        for first in range(0, len(hidden), self._rows_at_once):
+            end = min(first + self._rows_at_once, len(hidden))
+            drawn, entries = self._sampler.draw(
+                self._model.compute_logits(hidden[first:end], self._exact),
+                inputs.draw_states[first:end],
+                inputs.draw_slots[first:end],
+                slots,
+                None if masks is None else masks.part(first, end),
+                inputs.draw_proposed[first:end],
+            )
+            token_ids.append(drawn)
+            logprobs += entries
+        return Drawn(token_ids[0] if len(token_ids) == 1 else np.concatenate(token_ids), logprobs, prompt)
 
     def _score_prompt(
         self, hidden: Tensor, state: RequestState, row: int, position: int, count: int
@@ -332,66 +378,3 @@ def _keep_hidden(rows: Tensor, states: Sequence[RequestState]) -> None:
     for row, state in zip(rows, states, strict=True):
         if state.sampling.hidden_state:
             state.hidden_state = row.to(torch.float32, copy=True)
-
-
-class NullRunner:
-    """Draw random tokens without a model, so that benchmarks measure the engine's own cost per token."""
-
-    def __init__(self, vocab_size: int, seed: int = 0) -> None:
-        self._vocab_size = vocab_size
-        self._random = np.random.default_rng(seed)
-
-    @property
-    def vocab_size(self) -> int:
-        """As given."""
-        return self._vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    @property
-    def attention_share(self) -> float:
-        """There is no attention."""
-        return 0.0
-
-    @property
-    def is_exact(self) -> bool:
-        """Draws are random."""
-        return False
-
-    @property
-    def has_states(self) -> bool:
-        """There are no layers."""
-        return False
-
-    def copy_state(self, source: int, target: int) -> None:
-        """There are none."""
-
-    def renewed(self, *, new_cache: bool) -> NullRunner:
-        """There is nothing that it shares with others."""
-        return self
-
-    def admit(self, state: RequestState) -> None:
-        """Nothing to prepare."""
-
-    def release(self, slot: int) -> None:
-        """Nothing to drop."""
-
-    def can_launch(self, inputs: StepInputs) -> bool:
-        """There is no device."""
-        return False
-
-    def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
-        """Never called."""
-        raise NotImplementedError
-
-    def forward(self, inputs: StepInputs) -> None:
-        """Nothing to compute."""
-
-    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
-        """Return uniform random tokens; masks are ignored because there are no logits."""
-        assert masks is None, "a runner without logits holds no grammar"
-        count = len(inputs.draw_states)
-        return Drawn(self._random.integers(0, self._vocab_size, count), [None] * count)

@@ -8,6 +8,7 @@ the masks. Expensive ones are computed in a thread, because llguidance releases 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class StepMasks:
 
     rows: list[int]
     bitmask: NDArray[np.int32]
+
+    def part(self, first: int, end: int) -> StepMasks | None:
+        """Return the masks of the draws [first, end), numbered from there; None if none of them has a grammar."""
+        start, stop = bisect_left(self.rows, first), bisect_left(self.rows, end)
+        if start == stop:
+            return None
+        return StepMasks([row - first for row in self.rows[start:stop]], self.bitmask[start:stop])
 
 
 _WORTH_A_THREAD = 1.5e-3

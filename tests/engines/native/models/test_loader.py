@@ -14,6 +14,7 @@ from support.weights.model_families import Case
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from plumbline.engines.native.models import WeightsError, describe, load_model, random_model
+from plumbline.engines.native.models.loading.model_folder import build
 
 
 @pytest.fixture
@@ -127,6 +128,24 @@ def test_a_cache_has_a_key_and_a_value_block_per_layer(folder: Path) -> None:
     caches = load_model(folder).allocate_kv(5, 4)
     assert [(k.shape, v.shape) for k, v in caches] == [((5, 4, 1, 8), (5, 4, 1, 8))] * 2
     assert len({tensor.data_ptr() for pair in caches for tensor in pair}) == 4
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_largest_weights_are_read_before_all_others(folder: Path, tied: bool) -> None:
+    """What they are read into would otherwise come on top of all that stays."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    description = describe({**config, "tie_word_embeddings": tied})
+    names: list[str] = []
+
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
+        names.append(name)
+        return torch.ones(shape, dtype=dtype)
+
+    build(description, fetch, torch.float32, torch.device("cpu"))
+    largest = {f"{description.names.embedding}.weight", f"{description.names.head}.weight"}
+    count = 1 if tied else 2
+    assert {*names[:count]} <= largest
+    assert not largest & {*names[count:]}
 
 
 def test_random_models_are_equal_for_equal_seeds_only() -> None:

@@ -276,12 +276,11 @@ def build(
 
 def _assembled(source: WeightSource, largest_step: int) -> Transformer:
     description, names = source.description, source.names
-    shape = description.vocab_size, description.hidden_size
-    stored = source.fetch_weight(f"{names.embedding}.weight", shape, None)
+    # First, because they are the largest: what they are read into would come on top of all other weights.
+    last, embedding = _head_and_embedding(source)
+    trim()
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
-    bias = source.fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
-    last, embedding = _head_and_embedding(source, stored, bias)
     weights = ModelWeights(
         embedding,
         layers,
@@ -298,36 +297,38 @@ def _assembled(source: WeightSource, largest_step: int) -> Transformer:
     return Transformer(description, weights, source.library, largest_step)
 
 
-def _head_and_embedding(
-    source: WeightSource, stored: Tensor | StoredWeight, bias: Tensor | None
-) -> tuple[Linear, Tensor | PackedWeight]:
+def _head_and_embedding(source: WeightSource) -> tuple[Linear, Tensor | PackedWeight]:
     """Build the output layer, and the embedding: with compiled kernels it stays in the numbers that it is stored in."""
-    description, library, bits = source.description, source.library, source.bits and 8
+    description, names, library, bits = source.description, source.names, source.library, source.bits and 8
+    shape = description.vocab_size, description.hidden_size
 
     def layer(weight: Tensor | StoredWeight, bias: Tensor | None = None) -> Linear:
         levels = library is not None
         whole, grid = merge_stored([weight], source.dtype, source.device, bits, levels=levels)
         return build_linear(whole, bias, grid, library, Rounding(bits))
 
+    bias = source.fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
+    stored = source.fetch_weight(f"{names.embedding}.weight", shape, None)
     if description.tied and source.streamed:
-        embedding = dense(stored, source.dtype, source.device)
-        shape = description.vocab_size, description.hidden_size
-        return StreamedLinear(shape, lambda: lambda x, _: linear(x, embedding, bias)), embedding
-    if description.tied:
-        head = layer(stored, bias)
-    else:
-        shape = description.vocab_size, description.hidden_size
-        head = layer(source.fetch_weight(f"{source.names.head}.weight", shape, None), bias)
+        tied = dense(stored, source.dtype, source.device)
+        return StreamedLinear(shape, lambda: lambda x, _: linear(x, tied, bias)), tied
+    head = layer(stored, bias) if description.tied else None
+    embedding: Tensor | PackedWeight
     # A weight that is rounded here would make an embedding worse for nothing.
     if library is None or (bits and isinstance(stored, Tensor)):
-        return head, dense(stored, source.dtype, source.device)
-    if description.tied and head.packed is not None:
-        return head, head.packed
-    if isinstance(stored, Tensor):
-        return head, stored
-    packed = layer(stored).packed
-    assert packed is not None
-    return head, packed
+        embedding = dense(stored, source.dtype, source.device)
+    elif head is not None and head.packed is not None:
+        embedding = head.packed
+    elif isinstance(stored, Tensor):
+        embedding = stored
+    else:
+        packed = layer(stored).packed
+        assert packed is not None
+        embedding = packed
+    if head is None:
+        del stored
+        head = layer(source.fetch_weight(f"{names.head}.weight", shape, None), bias)
+    return head, embedding
 
 
 def _numbers(layer: LayerDescription, index: int) -> tuple[int, int]:
