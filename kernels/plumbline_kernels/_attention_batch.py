@@ -106,6 +106,7 @@ class AttentionBatch:
             positions=positions,
             max_query_len=max(counts),
             max_seq_len=max(counts),
+            state_rows=torch.arange(len(counts)),
         )
 
 

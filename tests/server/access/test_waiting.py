@@ -247,16 +247,8 @@ def test_the_start_says_where_sampling_defaults_come_from(
     assert expected in summary(only(msgspec.structs.replace(model, defaults=defaults)), given, None, 4711)
 
 
-@pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-def test_the_start_says_what_four_bits_cost(quantization: str) -> None:
-    for losses, words in (
-        ({"English": 1.0118, "code": 1.0}, ", with 1.012 (English), 1.000 (code) times the perplexity"),
-        ({}, "; what that costs this model has not"),
-    ):
-        printed = summary(
-            only(served(scripted(info=scripted_info(rounding_losses=losses)))),
-            Settings(quantization=quantization),  # type: ignore[arg-type]
-            None,
-            4711,
-        )
-        assert (f"  rounding weights to 4 bits{words}" in printed) == (quantization == "int4")
+def test_the_start_says_what_four_bits_cost() -> None:
+    info = scripted_info(rounding_losses={"English": 1.0118, "code": 1.0})
+    printed = summary(only(served(scripted(info=info))), Settings(), None, 4711)
+    assert "  rounding weights to 4 bits, with 1.012 (English), 1.000 (code) times the perplexity" in printed
+    assert "rounding" not in summary(only(served(scripted())), Settings(), None, 4711)

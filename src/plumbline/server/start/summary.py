@@ -46,7 +46,7 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
     yield "model", ", ".join(model.names)
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info, own)
-    if settings.quantization == "int4":
+    if info.rounding_losses:
         yield "rounding", _rounding(info.rounding_losses)
     yield "ends", _ends(model)
     yield "sampling", _sampling(model, settings)
@@ -59,8 +59,6 @@ def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[t
 
 def _rounding(losses: Mapping[str, float]) -> str:
     """Return what rounding the weights to 4 bits costs."""
-    if not losses:
-        return "weights to 4 bits; what that costs this model has not been measured"
     shown = ", ".join(f"{loss:.3f} ({kind})" for kind, loss in losses.items())
     return f"weights to 4 bits, with {shown} times the perplexity of texts that the model itself writes"
 

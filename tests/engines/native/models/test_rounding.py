@@ -6,7 +6,8 @@ The loss that a load measures is that of the model as a whole, and too large a o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -14,12 +15,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from support.weights.model_families import CASES, Case
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbline.engines.native.models import Transformer, load_model
+from plumbline.engines.native.models import Transformer, describe, load_model
 from plumbline.engines.native.models.description import Attention, Dense, LayerDescription
+from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.rounding import Rounding, roundings
 from plumbline.engines.native.models.loading.rounding_loss import TEXTS, losses_of_rounding, predictions
+from plumbline.engines.native.models.loading.source import StreamedStacks
 from plumbline.server.loading.native import native_loader
 from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.library import Library, PackedWeight, load
@@ -125,6 +129,69 @@ def test_a_load_measures_the_loss_of_the_whole_model(dtype: torch.dtype) -> None
         assert torch.equal(logits, of_rounded[kind])
 
 
+def _is_of_attention_and_dense_blocks(case: Case) -> bool:
+    return all(
+        isinstance(layer.mixer, Attention) and isinstance(layer.feed_forward, Dense)
+        for layer in describe(case.config().to_dict()).layers
+    )
+
+
+OTHERS = [
+    pytest.param(case, marks=pytest.mark.long if case.is_long else (), id=case.name)
+    for case in CASES
+    if case.is_compiled and not _is_of_attention_and_dense_blocks(case)
+]
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_experts_and_states_are_measured_as_they_run(case: Case, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(case.config()).save_pretrained(tmp_path)
+    texts = {"first": [*range(1, 96)], "second": [*range(60, 20, -1)], "third": [7]}
+    whole, rounded = (
+        load_model(tmp_path, torch.float32, library=at, bits=bits) for at, bits in ((None, 0), (load(), 4))
+    )
+    assert rounded.library is not None
+    expected = losses_of_rounding(predictions(whole, texts), predictions(rounded, texts))
+    assert max(expected.values()) > 1
+    found = load_model(tmp_path, torch.float32, library=load(), bits=4, texts=texts).rounding_losses
+    assert found == expected
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_each_text_begins_with_a_new_state(case: Case, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(case.config()).save_pretrained(tmp_path)
+    model = load_model(tmp_path, torch.float32, library=load(), bits=4)
+    texts = {"first": [*range(1, 40)], "second": [*range(60, 20, -1)]}
+    together = predictions(model, texts)
+    for kind, ids in texts.items():
+        assert torch.equal(together[kind], predictions(model, {kind: ids})[kind])
+
+
+def test_experts_of_one_layer_are_in_memory_at_a_time() -> None:
+    stacks, made = StreamedStacks(), weakref.WeakSet[Linear]()
+
+    class Watched(Linear):
+        __slots__ = ("__weakref__",)
+
+    def read() -> Iterator[Linear]:
+        for _ in range(4):
+            layer = Watched(torch.ones(3, 2))
+            made.add(layer)
+            yield layer
+
+    layers = [
+        stacks.stack(f"{index}.{name}", 4, (3, 2), read) for index in range(3) for name in ("gate_up", "down")
+    ]
+    assert not made
+    for first, second in zip(layers[::2], layers[1::2], strict=True):
+        for expert in (0, 2, 3):
+            for stack in (first, second):
+                assert stack[expert](torch.ones(1, 2)).tolist() == [[2.0] * 3]
+        assert len(made) <= 8
+
+
 @given(st.lists(st.lists(st.integers(5, 1000), min_size=1, max_size=40), min_size=1, max_size=4))
 def test_texts_are_measured_as_if_each_were_alone(texts: list[list[int]]) -> None:
     model = _pocket()
@@ -165,6 +232,20 @@ def test_a_model_that_four_bits_make_worse_with_any_text_is_refused(monkeypatch:
         match=rf"--quantization is int4, .* the perplexity .* \({worst}\), .*: give int8, or a GGUF file",
     ):
         losses()
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [({}, "no tokens"), ({"a": [1], "b": []}, "no tokens"), ({"a": [1, 10**6]}, "the token 1000000")],
+)
+def test_a_model_is_not_rounded_to_four_bits_unmeasured(texts: Mapping[str, list[int]], reason: str) -> None:
+    settings = Settings(quantization="int4", store="none")
+    with pytest.raises(
+        OptionError, match=rf"--quantization is int4, .* cannot be measured: .*{reason}.*; give int8"
+    ):
+        native_loader.build_native(
+            settings, "model", _POCKET, None, lambda *_: None, lambda _: [], texts=texts
+        )
 
 
 def test_the_built_in_texts_are_long_enough_to_be_cut() -> None:

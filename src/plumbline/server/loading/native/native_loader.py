@@ -26,7 +26,7 @@ from plumbline.engines.native.models import (
     load_model,
 )
 from plumbline.engines.native.models.gguf import load_gguf
-from plumbline.engines.native.models.loading.rounding_loss import NO_TEXTS, Texts
+from plumbline.engines.native.models.loading.rounding_loss import NO_TEXTS, Texts, texts_problem
 from plumbline.engines.native.models.support import exact_problem
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.interface import Encode
@@ -101,6 +101,11 @@ def build_native(
             "--batch-invariant", f"is not possible for this model on {device}: {problem}; --device cpu has it"
         )
     _check_rows(settings, model)
+    if settings.quantization == "int4" and (problem := texts_problem(described, texts)):
+        raise OptionError(
+            "--quantization",
+            f"is int4, and what that costs this model cannot be measured: {problem}; give int8",
+        )
     dtype = native_dtype(settings, model)
     if dtype != described.dtype and settings.dtype == "auto":
         _log.info("the weights are float16: on a CPU they run in bfloat16 (--dtype float16 keeps it)")

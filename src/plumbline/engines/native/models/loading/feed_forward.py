@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +150,15 @@ def _stack(
 
     A stack keeps the integers of quantised experts if all have them alike.
     """
+    if source.streamed:
+        parts = partial(_experts_parts, source, prefix, names, block, outputs, inputs)
+        shape = sum(outputs), inputs
+        return source.stacks.stack(
+            prefix + names[0],
+            block.number,
+            shape,
+            lambda: (build_linear(*part, None, rounding) for part in parts()),
+        )
     found = _experts_parts(source, prefix, names, block, outputs, inputs)
     if not source.stacked:
         return [build_linear(*part, source.library, rounding) for part in found]

@@ -32,16 +32,16 @@ from plumbline.engines.native.models.loading.rounding import Rounding, roundings
 from plumbline.engines.native.models.loading.rounding_loss import (
     NO_TEXTS,
     Texts,
-    can_measure,
     losses_of_rounding,
     predictions,
+    texts_problem,
 )
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, StreamedLinear, WeightSource
 from plumbline.engines.native.models.rope import sinusoids
 from plumbline.engines.native.models.stored import StoredWeight, dense
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import LARGEST_STEP, Transformer
-from plumbline.engines.native.models.vision import Vision, load_encoder
+from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.weights import (
     LayerWeights,
     ModelWeights,
@@ -129,6 +129,8 @@ def load_model(
             texts,
         )
         if vision is not None:
+            from plumbline.engines.native.models.vision.families import load_encoder
+
             model.vision, model.given_parts = (
                 load_encoder(vision, checkpoint, model.dtype),
                 vision.text_layers,
@@ -264,7 +266,7 @@ def build(
         library = None
     stacked = use_triton(torch.empty(0, device=device))
     source = WeightSource(description, fetch, library, bits, stacked, device, dtype, fetch_stack)
-    if library is None or bits != _MEASURED or not can_measure(description, texts):
+    if library is None or bits != _MEASURED or texts_problem(description, texts):
         return _assembled(source, largest_step)
     # First, because less memory is taken than by the model that stays.
     unrounded = replace(source, library=None, bits=0, streamed=True, places=[])

@@ -2,7 +2,7 @@
 
 The perplexity of texts that short varies by several percent, and says little of a text that the model does not know.
 The divergence varies less. The unrounded model is never in memory as a whole: `StreamedLinear` reads its linear layers
-when they are called, once for all texts.
+when they are called, once for all texts, and `StreamedStacks` the experts of a layer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, Dense, ModelDescription
+from plumbline.engines.native.models.description import ModelDescription
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["NO_TEXTS", "TEXTS", "Texts", "can_measure", "losses_of_rounding", "predictions"]
+__all__ = ["NO_TEXTS", "TEXTS", "Texts", "losses_of_rounding", "predictions", "texts_problem"]
 
 TEXTS = {
     "English": """The lighthouse keeper wrote down the weather every morning: the wind, the height of the waves, and \
@@ -56,17 +56,13 @@ _TOKENS = 128
 """Of each text at most."""
 
 
-def can_measure(description: ModelDescription, texts: Texts) -> bool:
-    """Return whether texts can be tried: experts would be in memory as a whole, and states need sequences."""
-    return (
-        bool(texts)
-        and all(texts.values())
-        and max(map(max, texts.values())) < description.vocab_size
-        and all(
-            isinstance(layer.mixer, Attention) and isinstance(layer.feed_forward, Dense)
-            for layer in description.layers
-        )
-    )
+def texts_problem(description: ModelDescription, texts: Texts) -> str | None:
+    """Return why texts cannot be tried with a model, or None if they can."""
+    if not texts or not all(texts.values()):
+        return "its tokenizer gives no tokens of a text"
+    if (most := max(map(max, texts.values()))) >= description.vocab_size:
+        return f"its tokenizer gives the token {most}, and it has {description.vocab_size}"
+    return None
 
 
 @torch.no_grad()  # Threads that read weights are in no mode of inference.
@@ -75,7 +71,8 @@ def predictions(model: Transformer, texts: Texts) -> dict[str, Tensor]:
     cut = [ids[: min(_TOKENS, model.description.context_length)] for ids in texts.values()]
     batch = AttentionBatch.of_prompts([len(ids) for ids in cut], _BLOCK)
     tokens = torch.tensor([token for ids in cut for token in ids])
-    hidden = model.forward(tokens, batch, model.allocate_kv(batch.block_tables.numel(), _BLOCK))
+    caches = model.allocate_kv(batch.block_tables.numel(), _BLOCK, num_states=len(cut))
+    hidden = model.forward(tokens, batch, caches)
     parts = hidden.split([len(ids) for ids in cut])
     return {
         kind: model.compute_logits(part[::2].contiguous()).half()

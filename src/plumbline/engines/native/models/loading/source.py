@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from plumbline.engines.native.models.stored import Grid, StoredWeight, dense
 from plumbline.engines.native.models.weights import LinearPlace, NormWeights
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["Fetch", "FetchStack", "StreamedLinear", "WeightSource"]
+__all__ = ["Fetch", "FetchStack", "StreamedLinear", "StreamedStacks", "WeightSource"]
 
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], Tensor | StoredWeight]
 """Return a tensor by its name and shape, in a type; None for the model's. Quantised ones come as they are stored."""
@@ -50,6 +51,38 @@ class StreamedLinear(Linear):
         return self._read()(x, exact)
 
 
+class StreamedStacks:
+    """Read the projections of all experts of a layer when the first of them is called."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[Linear]] = {}
+
+    def stack(
+        self, name: str, number: int, shape: tuple[int, int], read: Callable[[], Iterable[Linear]]
+    ) -> list[Linear]:
+        """Return one projection of each expert, of which those of one layer are in memory at a time.
+
+        Args:
+            name: of the stack.
+            number: of experts.
+            shape: [out, in] of each.
+            read: returns them.
+        """
+
+        def layer(expert: int) -> Linear:
+            if name not in self._kept:
+                if len(self._kept) == _STACKS_OF_A_LAYER:
+                    self._kept.clear()
+                self._kept[name] = [*read()]
+            return self._kept[name][expert]
+
+        return [StreamedLinear(shape, partial(layer, expert)) for expert in range(number)]
+
+
+_STACKS_OF_A_LAYER = 2
+"""To the gates and what they multiply, and back."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightSource:
     """Fetches norms and linear layers of a model, and lists the linear layers."""
@@ -69,6 +102,7 @@ class WeightSource:
     streamed: bool = False
     """Whether linear layers are read when they are called."""
     places: list[LinearPlace] = field(default_factory=list)
+    stacks: StreamedStacks = field(default_factory=StreamedStacks)
 
     @property
     def names(self) -> Names:
