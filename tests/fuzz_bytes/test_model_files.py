@@ -31,7 +31,7 @@ from plumbline.engines.native.models import UnsupportedModelError, WeightsError
 from plumbline.engines.native.models.adapters.adapter_config import AdapterConfig, AdapterError
 from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.families import read_description
-from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.native.models.vision.families import read_preparation, read_vision
 from plumbline.port.engine import RefusedRequestError
 from plumbline.server.loading.model_files import named_files
 

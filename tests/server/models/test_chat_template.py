@@ -31,8 +31,8 @@ from plumbline.answer.turn import ChatPrompt, Message, Tool
 from plumbline.cli import main
 from plumbline.pocket import MODEL_DIR
 from plumbline.port.engine import GenerateRequest, TokenChunk
+from plumbline.server.loading.model_files import given_ends
 from plumbline.server.loading.served_model import ServedModel, load
-from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OptionError, Settings
 
 TEMPLATES = Path(__file__).parents[2] / "text" / "templates"

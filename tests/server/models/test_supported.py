@@ -13,7 +13,7 @@ from plumbline.cli import main
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
-from plumbline.engines.native.models.vision import VISIONS
+from plumbline.engines.native.models.vision.families import VISIONS
 from plumbline.server.loading.overview.page import page
 from plumbline.server.loading.overview.supported import _REASONS
 

@@ -22,6 +22,7 @@ from plumbline.engines.native.models.loading.rounding_loss import TEXTS
 from plumbline.engines.threaded.threaded_engine import ThreadedEngine
 from plumbline.port.engine import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
+from plumbline.server.loading.model_files import given_ends
 from plumbline.server.loading.native.gpus import beyond_one_gpu, num_gpus
 from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
 from plumbline.server.loading.native.native_loader import build_native
@@ -32,7 +33,6 @@ from plumbline.server.loading.native.native_model import (
     device_of,
     native_dtype,
 )
-from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OPTIONS, OptionError, Settings
 
 __all__ = [

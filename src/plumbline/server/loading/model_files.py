@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbline.base.end_tokens import ends_in_template
 from plumbline.base.gguf_file import title_of
 from plumbline.hub.files import find_model
 from plumbline.pocket import MODEL_DIR, MODEL_NAME
 from plumbline.server.settings import OptionError, Settings
+from plumbline.server.settings.values import read_bounded, reason_of
 
-__all__ = ["find_files", "model_name", "named_files"]
+__all__ = ["find_files", "given_ends", "model_name", "named_files", "read_template"]
 
 
 def find_files(settings: Settings) -> tuple[Path, Path | None]:
@@ -79,3 +82,33 @@ def _broken(folder: Path) -> Path:
         except (ValueError, RecursionError):
             return path
     return folder
+
+
+def read_template(path: str) -> str:
+    """Return the text of a file that `--chat-template` names.
+
+    Raises:
+        OptionError: it cannot be read, or is empty.
+    """
+    try:
+        source = read_bounded(path).decode()
+    except UnicodeDecodeError:
+        raise OptionError("--chat-template", f"names {path}, which is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            "--chat-template", f"names {path}, which cannot be read: {reason_of(error)}"
+        ) from error
+    if not source.strip():
+        raise OptionError("--chat-template", f"names {path}, which is empty")
+    return source
+
+
+def given_ends(settings: Settings, tokens: Mapping[str, int]) -> frozenset[int]:
+    """Return the ends of a turn that the file of `--chat-template` writes; those of the model's own are found with it.
+
+    Args:
+        settings: with `chat_template`.
+        tokens: the ids of the model's added tokens by their text.
+    """
+    path = os.path.expanduser(settings.chat_template)
+    return ends_in_template(read_template(path), tokens) if path and os.path.isfile(path) else frozenset()

@@ -22,14 +22,13 @@ from plumbline.answer.text.templates.template import (
     named_templates,
 )
 from plumbline.answer.text.tokenizer import TextTokenizer
-from plumbline.base.end_tokens import ends_in_template
 from plumbline.pocket import MODEL_DIR
+from plumbline.server.loading.model_files import read_template
 from plumbline.server.protocols.common.fields import SERVER_VARIABLES
 from plumbline.server.settings import OptionError, Settings
-from plumbline.server.settings.values import read_bounded, reason_of
 from plumbline_conformance.console.options import shown
 
-__all__ = ["given_ends", "load_template", "template_defaults", "template_notes"]
+__all__ = ["load_template", "template_defaults", "template_notes"]
 
 _FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "openai": "parts"})
 """The formats of message content by `--chat-template-content-format`."""
@@ -81,17 +80,6 @@ def load_template(
             "needs a chat template, and this model has none: leave it out, or give one with --chat-template",
         )
     return template
-
-
-def given_ends(settings: Settings, tokens: Mapping[str, int]) -> frozenset[int]:
-    """Return the ends of a turn that the file of `--chat-template` writes; those of the model's own are found with it.
-
-    Args:
-        settings: with `chat_template`.
-        tokens: the ids of the model's added tokens by their text.
-    """
-    path = os.path.expanduser(settings.chat_template)
-    return ends_in_template(_read(path), tokens) if path and os.path.isfile(path) else frozenset()
 
 
 def template_defaults(settings: Settings, prompt_format: PromptFormat | None) -> dict[str, Any]:
@@ -153,7 +141,7 @@ def _source(given: str, folder: Path) -> str:
         OptionError: it is neither, or a file that cannot be read.
     """
     if os.path.isfile(os.path.expanduser(given)):
-        return _read(given)
+        return read_template(given)
     named = named_templates(folder)
     if given not in named:
         known = ", ".join(sorted(named)) or "none"
@@ -162,17 +150,3 @@ def _source(given: str, folder: Path) -> str:
             f"must be a Jinja file or a named template of the model ({known}), and {shown(given)} is neither",
         )
     return named[given]
-
-
-def _read(path: str) -> str:
-    try:
-        source = read_bounded(path).decode()
-    except UnicodeDecodeError:
-        raise OptionError("--chat-template", f"names {path}, which is not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        raise OptionError(
-            "--chat-template", f"names {path}, which cannot be read: {reason_of(error)}"
-        ) from error
-    if not source.strip():
-        raise OptionError("--chat-template", f"names {path}, which is empty")
-    return source

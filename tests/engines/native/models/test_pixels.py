@@ -21,7 +21,8 @@ from support.weights.vision import picture
 from support.weights.vision_cases import CASES, IMAGE
 
 from plumbline.engines.native.models import UnsupportedModelError, describe
-from plumbline.engines.native.models.vision import Preparation, read_preparation, read_vision
+from plumbline.engines.native.models.vision import Preparation
+from plumbline.engines.native.models.vision.families import read_preparation, read_vision
 from plumbline.media.images import ImageError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

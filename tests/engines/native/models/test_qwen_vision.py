@@ -18,7 +18,7 @@ from support.weights.vision_cases import CASES, Case
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from plumbline.engines.native.models import UnsupportedModelError, describe, load_model
-from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.native.models.vision.families import read_preparation, read_vision
 from plumbline.engines.native.models.vision.families.qwen import QwenPreparation
 from plumbline.engines.native.models.vision.processor import Colours
 

@@ -12,7 +12,7 @@ from support.weights.released_lines_and_tiles import CLIP, HALF, LINES_AND_TILES
 from support.weights.released_qwen import QWEN
 
 from plumbline.engines.native.models import describe
-from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.native.models.vision.families import read_preparation, read_vision
 
 SIGLIP = {
     "hidden_size": 1152,

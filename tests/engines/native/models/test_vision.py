@@ -39,7 +39,8 @@ from support.weights.vision_cases import (
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.adapter_config import AdapterError
-from plumbline.engines.native.models.vision import UnwantedError, read_vision
+from plumbline.engines.native.models.vision import UnwantedError
+from plumbline.engines.native.models.vision.families import read_vision
 from plumbline.engines.native.models.vision.families.qwen import QwenVision
 from plumbline.engines.native.models.vision.families.square import SquareVision
 from plumbline.engines.native.models.vision.interface import Vision

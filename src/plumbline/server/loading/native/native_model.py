@@ -14,7 +14,7 @@ import torch
 from plumbline.engines.native.models import ModelDescription, UnsupportedModelError, read_description
 from plumbline.engines.native.models.gguf import GgufModel, read_model
 from plumbline.engines.native.models.support import compiled_problem, kernels_problem
-from plumbline.engines.native.models.vision import Preparation, Vision, read_preparation, read_vision
+from plumbline.engines.native.models.vision import Preparation, Vision
 from plumbline.server.settings import OptionError, Settings
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library
@@ -64,6 +64,9 @@ def describe_model(settings: Settings, folder: Path, gguf: Path | None) -> Nativ
         raise UnsupportedModelError(f"it cannot run on {device}: {problem}; --device cpu runs it")
     if not description.is_text_of_more:
         return NativeModel(description, file)
+    # It has the towers of all families, which a text model does without.
+    from plumbline.engines.native.models.vision.families import read_preparation, read_vision
+
     try:
         vision = read_vision(json.loads((folder / "config.json").read_text("utf-8")), description)
         return NativeModel(description, None, Images(vision, read_preparation(folder, vision)))

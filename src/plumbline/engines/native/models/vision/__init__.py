@@ -1,11 +1,8 @@
-"""Read images for a vision-language model: pixels, a tower over patches, a projector to the text."""
+"""Read images for a vision-language model: pixels, a tower over patches, a projector to the text.
 
-from plumbline.engines.native.models.vision.families import (
-    VISIONS,
-    load_encoder,
-    read_preparation,
-    read_vision,
-)
+`families` has all towers; a text model does not import it.
+"""
+
 from plumbline.engines.native.models.vision.interface import (
     Preparation,
     UnwantedError,
@@ -13,13 +10,4 @@ from plumbline.engines.native.models.vision.interface import (
     VisionEncoder,
 )
 
-__all__ = [
-    "VISIONS",
-    "Preparation",
-    "UnwantedError",
-    "Vision",
-    "VisionEncoder",
-    "load_encoder",
-    "read_preparation",
-    "read_vision",
-]
+__all__ = ["Preparation", "UnwantedError", "Vision", "VisionEncoder"]
