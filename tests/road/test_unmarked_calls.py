@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from functools import cache
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.dialects.registry import TOOL_DIALECTS, choose
 from plumbline.answer.dialects.unmarked import may_become_calls
 from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallStart
+from plumbline.answer.road import call_advice
 from plumbline.answer.road.road import Road
 from plumbline.answer.turn import ChatPrompt, JsonFormat, Message, Tool, ToolChoice, Turn
 from plumbline.port.engine import GenerateRequest, SamplingParams, TokenChunk
@@ -48,23 +50,26 @@ def dialect_of(name: str) -> ModelDialect:
     return build_dialect(choose("", tool=name, reasoning="none"), TOKENIZER)
 
 
-def answered(
-    text: str, dialect: str, *, reads: bool = True, limit: int = 4000, **changes: Any
-) -> list[OutputEvent]:
-    """Return the events of an answer, one token of a byte or more at a time."""
-    ids = TOKENIZER.encode_rendered(text)
+def road_of(texts: Iterator[str], dialect: str, *, reads: bool = True) -> Road:
+    """Return a road on which the model answers with texts, one token of a byte or more at a time."""
 
     def play(request: GenerateRequest) -> Iterator[TokenChunk]:
-        yield from token_chunks(request, ids)
+        yield from token_chunks(request, TOKENIZER.encode_rendered(next(texts)))
 
     features = frozenset({"grammar"})
     info = scripted_info(max_model_len=20_000, eos_token_ids=frozenset({EOS}), features=features)
-    road = Road(
-        TrustedScript(info, play),
-        chatml(),
-        dialect_of(dialect),
-        unmarked_calls=reads,
-    )
+    return Road(TrustedScript(info, play), chatml(), dialect_of(dialect), unmarked_calls=reads)
+
+
+def answered(
+    text: str, dialect: str, *, reads: bool = True, limit: int = 4000, **changes: Any
+) -> list[OutputEvent]:
+    """Return the events of an answer."""
+    return answer_on(road_of(iter([text]), dialect, reads=reads), limit, **changes)
+
+
+def answer_on(road: Road, limit: int = 4000, **changes: Any) -> list[OutputEvent]:
+    """Return the events of the next answer on a road."""
     values: dict[str, Any] = {
         "prompt": ChatPrompt(messages=(Message(role="user", content="Hi"),), tools=TOOLS),
         "sampling": SamplingParams(max_tokens=limit),
@@ -234,3 +239,29 @@ def test_every_beginning_of_calls_is_held(cut: int) -> None:
 def test_other_text_is_not_held_back() -> None:
     events = answered("Well, it is warm.", "none")
     assert len([event for event in events if isinstance(event, TextDelta)]) > 5
+
+
+WORKS = (_CALL, '[TOOL_CALLS][{"name": "now", "arguments": {}}]')
+FAILS = (
+    '{"name": "get_weather", "arguments": {"town": "Rome"}}',
+    '```json\n[{"name": "fly", "arguments": {}}]\n```',
+    '{"name": "fly", "parameters": {}}',
+    '[TOOL_CALLS][{"name": "fly", "arguments": {}}]',
+)
+OTHERS = ("It is warm.", '{"city": "Rome"}', '{"name": "Ada"}', "[]")
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from((*WORKS, *FAILS, *OTHERS)), max_size=8))
+def test_calls_that_fail_in_a_row_are_explained_once(texts: list[str]) -> None:
+    runs, failed = [0], 0
+    for text in texts:
+        failed = 0 if text in WORKS else failed + (text in FAILS)
+        runs.append(failed)
+    with pytest.MonkeyPatch.context() as patch:
+        log = MagicMock()
+        patch.setattr(call_advice, "_log", log)
+        road = road_of(iter(texts), "mistral")
+        for _ in texts:
+            answer_on(road)
+    assert log.warning.call_count == (max(runs) >= 3)

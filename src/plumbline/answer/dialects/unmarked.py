@@ -13,7 +13,7 @@ from plumbline.answer.dialects.registry import DialectChoice
 from plumbline.answer.dialects.spec.dialect import NewId, Section, ToolDialect
 from plumbline.answer.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
-__all__ = ["UnmarkedCall", "first_of_several", "may_become_calls", "unmarked_calls"]
+__all__ = ["UnmarkedCall", "first_of_several", "is_meant_as_call", "may_become_calls", "unmarked_calls"]
 
 _FENCE = ("```json", "```")
 _DIALECT = build_dialect(
@@ -56,6 +56,26 @@ def may_become_calls(text: str) -> bool:
     """
     begun = "".join(text[:_LONGEST_BEGINNING].split())
     return any(begun.startswith(form) or form.startswith(begun) for form in _BEGINNINGS)
+
+
+def is_meant_as_call(text: str) -> bool:
+    """Return whether a whole text is a call, or a list of calls, of any tool.
+
+    >>> is_meant_as_call('```json\\n[{"name": "f", "arguments": {}}]\\n```'), is_meant_as_call('{"name": "Ada"}')
+    (True, False)
+    """
+    bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
+    try:
+        found = _DECODER.decode(bare.strip())
+    except (ValueError, RecursionError):
+        return False
+    calls = found if isinstance(found, list) else [found]
+    return bool(calls) and all(
+        isinstance(call, dict)
+        and isinstance(call.get("name"), str)
+        and isinstance(call.get("arguments", call.get("parameters")), dict)
+        for call in calls
+    )
 
 
 def first_of_several(text: str) -> str | None:

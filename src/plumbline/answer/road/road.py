@@ -25,6 +25,7 @@ from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.events import ChoiceEvent, OutputEvent
 from plumbline.answer.road.answer_reader import AnswerReader
 from plumbline.answer.road.beam_search import MAX_BEAM_TOKENS, search_beams
+from plumbline.answer.road.call_advice import CallAdvice
 from plumbline.answer.road.errors import raise_if_failed
 from plumbline.answer.road.merge import merge
 from plumbline.answer.road.phases import Phases, Watcher, ignored
@@ -53,7 +54,7 @@ _log = logging.getLogger("plumbline.road")
 
 
 class Road:
-    """Answer turns with one engine and one model's text side. Keeps no state between answers.
+    """Answer turns with one engine and one model's text side. Of earlier answers it only counts failed calls.
 
     Args:
         engine: what generates tokens.
@@ -77,6 +78,7 @@ class Road:
         unmarked_calls: bool = False,
     ) -> None:
         self._reads_unmarked = unmarked_calls
+        self._advice = CallAdvice()
         self._checker = checker or ArgumentsChecker()
         self._engine = engine
         self._prompts = PromptRenderer(renderer, templates)
@@ -160,7 +162,7 @@ class Road:
             reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
             events, end = ask(reader, request), reader.end
         if self._reads_unmarked and may_have_unmarked_calls(prepared):
-            return UnmarkedCalls(prepared, self._checker, client, request_id, end).read(events)
+            return UnmarkedCalls(prepared, self._checker, client, request_id, end, self._advice).read(events)
         return events
 
     async def _ask(

@@ -19,10 +19,12 @@ from plumbline.answer.dialects.model_dialect import call_ids
 from plumbline.answer.dialects.unmarked import (
     UnmarkedCall,
     first_of_several,
+    is_meant_as_call,
     may_become_calls,
     unmarked_calls,
 )
 from plumbline.answer.events import Finish, OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from plumbline.answer.road.call_advice import CallAdvice
 from plumbline.answer.road.prepare import PreparedTurn
 from plumbline.answer.structured_output.answer_grammar import callable_tools
 from plumbline.answer.structured_output.arguments import ArgumentsChecker
@@ -56,6 +58,7 @@ class UnmarkedCalls:
         client: whose turn it is.
         request_id: for the log.
         end: ends the answer before the model does, so that its `Finish` follows.
+        advice: is told of calls that work and that fail.
     """
 
     def __init__(
@@ -65,12 +68,14 @@ class UnmarkedCalls:
         client: str,
         request_id: str,
         end: Callable[[], None],
+        advice: CallAdvice,
     ) -> None:
         self._prepared = prepared
         self._checker = checker
         self._client = client
         self._request_id = request_id
         self._end = end
+        self._advice = advice
         self._tools = _tools(prepared)
 
     async def read(self, events: AsyncGenerator[OutputEvent, None]) -> AsyncGenerator[OutputEvent, None]:
@@ -80,6 +85,7 @@ class UnmarkedCalls:
         async with aclosing(events):
             async for event in events:
                 if not looking:
+                    self._watch(event)
                     yield event
                     continue
                 if isinstance(event, Finish):
@@ -97,6 +103,7 @@ class UnmarkedCalls:
                         self._end()
                 elif isinstance(event, ToolCallStart):
                     looking = False
+                    self._watch(event)
                 if looking and text:
                     held.append(event)
                     continue
@@ -104,11 +111,21 @@ class UnmarkedCalls:
                     yield one
                 held = []
 
+    def _watch(self, event: OutputEvent) -> None:
+        """Tell of the calls of an answer in the model's own dialect."""
+        if isinstance(event, ToolCallStart):
+            self._advice.worked()
+        elif isinstance(event, Finish) and event.undeclared_tools:
+            self._advice.failed(self._request_id)
+
     async def _ended(self, held: list[OutputEvent], text: str, finish: Finish) -> list[OutputEvent]:
         """Return the held events, with calls in the place of their text if it is calls."""
         calls = await self._calls(text)
         if not calls:
+            if is_meant_as_call(text):
+                self._advice.failed(self._request_id)
             return [*held, finish]
+        self._advice.worked()
         _log.info("%s: %d calls were read from plain JSON", self._request_id, len(calls))
         found: list[OutputEvent] = [event for event in held if not isinstance(event, TextDelta)]
         for start, arguments in calls:
