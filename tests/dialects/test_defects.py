@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.about import about
-from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments, python
+from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments, python, words
 from support.parsing.dialects import Dialect, Folded, cut, fold
 from support.parsing.tag_defects import elements, tags
 
@@ -44,7 +44,7 @@ def read(tool: ToolDialect, text: str, reason: FinishReason = "stop") -> Folded:
     return found[0]
 
 
-KINDS: list[Callable[[ToolDialect], Defects]] = [ends, json_arguments, tags, elements, python, braces]
+KINDS: list[Callable[[ToolDialect], Defects]] = [ends, json_arguments, tags, elements, python, braces, words]
 
 
 @pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])

@@ -27,6 +27,7 @@ __all__ = [
     "json_arguments",
     "meant",
     "python",
+    "words",
 ]
 
 TEXT = {"type": "string"}
@@ -149,8 +150,34 @@ JSON_DEFECTS: list[tuple[str, Any]] = [
     ('{"city": "Pa" + "ris", "days": 3}', {"city": "Paris", "days": 3}),
     ('{"tags": ["a\n" +\n  \'b"c\', "d"]}', {"tags": ['a\nb"c', "d"]}),
     ('{"city": "x = "a" + "b"; y", "days": 3}', {"city": 'x = "a" + "b"; y', "days": 3}),
+    ('{"city: "Paris", "days": 3}', {"city": "Paris", "days": 3}),
+    ('{"city": "Paris", "days: 3}', {"city": "Paris", "days": 3}),
+    ('{"days: 3, "ok : true, "city: "a: b"}', {"days": 3, "ok": True, "city": "a: b"}),
+    ("{'city: 'Paris', 'days': 3}", {"city": "Paris", "days": 3}),
+    ('{"tags: ["a", "b"], "opts: {"a: 1}}', {"tags": ["a", "b"], "opts": {"a": 1}}),
+    ('{"city:Paris", "days:3"}', {"city": "Paris", "days": 3}),
+    ('{"city": Paris", "days": 3", "tags": ["a", b"]}', {"city": "Paris", "days": 3, "tags": ["a", "b"]}),
+    ('{"opts": {"a: b": "c: d", "e: ": 1}}', {"opts": {"a: b": "c: d", "e: ": 1}}),
     ('{"city": "http://a, /* b */ c", "days": 3}', {"city": "http://a, /* b */ c", "days": 3}),
 ]
+
+
+def words(tool: ToolDialect) -> Defects:
+    """The name of a tool and its parameters in words."""
+    section = tool.sections[0]
+    if not section.open or section.open[0][0] not in "<[" or section.recipient or section.array:
+        return
+    for written, value in (
+        ("city=Paris days=3", {"city": "Paris", "days": 3}),
+        ("city=New York, days=3", {"city": "New York", "days": 3}),
+        ("city = Paris\ndays = 3\n", {"city": "Paris", "days": 3}),
+        ("days: 3\ncity: x=y: z", {"days": 3, "city": "x=y: z"}),
+        ('city="Paris, days=1" days=3', {"city": "Paris, days=1", "days": 3}),
+        ("city='it's' ok=True", {"city": "it's", "ok": True}),
+        ("tags=['a', 'b'], opts={\"a\": 1}", {"tags": ["a", "b"], "opts": {"a": 1}}),
+    ):
+        yield written, around(section, f"get {written}"), [("get", value)]
+    yield "lines", around(section, "get\ncity=Paris\ndays=3"), meant(PARIS)
 
 
 def json_arguments(tool: ToolDialect) -> Defects:
@@ -184,6 +211,9 @@ def json_arguments(tool: ToolDialect) -> Defects:
             yield changed, around(section, text), [("get", arguments)]
         yield "no braces of the call", around(section, f"get({PARIS.arguments})"), meant(PARIS)
     if isinstance(section.call_format, JsonCall):
+        if section.call_format.name_key in whole:
+            for key in (section.call_format.name_key, section.call_format.arguments_key):
+                yield f"no quote after {key}", whole.replace(f'"{key}":', f'"{key}:'), meant(PARIS)
         yield "no brace of the call", whole.replace("3}}", "3}"), meant(PARIS)
         yield "a comma after the arguments", whole.replace("3}}", "3},}"), meant(PARIS)
     if not isinstance(section.call_format, NamedJson) and section.open:

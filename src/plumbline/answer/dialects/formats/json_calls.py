@@ -10,7 +10,7 @@ from plumbline.answer.dialects.formats.grammar_parts import numbered
 from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Grammar, WrittenCall, declared
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps
 from plumbline.answer.dialects.streams.json_quotes import CLOSING
-from plumbline.answer.dialects.streams.json_stream import json_string, json_value, readable_object
+from plumbline.answer.dialects.streams.json_stream import json_key, json_string, json_value, readable_object
 
 __all__ = ["JsonCall", "KeyedJson", "buffered_arguments"]
 
@@ -268,7 +268,7 @@ class _CallMembers:
 
 def _key(cursor: Cursor) -> Steps[str]:
     """Read a key, its colon and the white space around it."""
-    key = yield from json_string(cursor)
+    key = yield from json_key(cursor)
     if cursor.has_space():
         yield from cursor.space()
     if not cursor.skip(":") and not cursor.skip("="):

@@ -95,7 +95,7 @@ class SectionReader(CursorParser):
                 if cursor.has_space():
                     yield from cursor.space()
                 first = at_item = False
-                call_format = yield from self._format(section, marker, (yield from cursor.peek()))
+                call_format = yield from self._format(section, marker, listed=array)
                 yield from call_format.read(cursor, call)
             except MalformedError as error:
                 return (yield from self._failed(call, error, section, prose, marker, announced=announced))
@@ -225,11 +225,14 @@ class SectionReader(CursorParser):
             yield from cursor.space()
         return True
 
-    def _format(self, section: Section, marker: str, char: str) -> Steps[CallFormat]:
-        """Return the format of the call that begins with `char`, also where models write that of another family."""
+    def _format(self, section: Section, marker: str, *, listed: bool) -> Steps[CallFormat]:
+        """Return the format of the call that begins here, also where models write that of another family."""
+        char = yield from self._cursor.peek()
         if not is_markup(marker) or self._only_own:
             return section.call_format
-        return (yield from written_format(self._cursor, section.call_format, char, self.schemas))
+        return (
+            yield from written_format(self._cursor, section.call_format, char, self.schemas, listed=listed)
+        )
 
     def _break_off(
         self, call: OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from plumbline.answer.dialects.streams.cursor import Finder
 
-__all__ = ["CLOSING", "NO_MARKERS", "QuotePlace", "quote_ends"]
+__all__ = ["CLOSING", "NO_MARKERS", "QuotePlace", "quote_ends", "unclosed_key"]
 
 CLOSING: Final = {'"': '"', "'": "'", "`": "`", "\u201c": "\u201d\u201c", "\u2018": "\u2019\u2018"}
 """Each quote that a string may begin with, and those that end it."""
@@ -26,12 +26,18 @@ _BEGUN_SPACE = re.compile(r"(?:\\[nrt]?|\.{1,2}|/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)
 _KEY = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 _ELEMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 _ATOM = re.compile(r"(?:-?[0-9][-+.0-9eE]*|[Tt]rue|[Ff]alse|[Nn]one|null|NaN|undefined)(?=[ \t\r\n]*[,\]}])")
-_BARE = re.compile(r"[\w-]{1,32}(?=[ \t\r\n]*[,\]])")
-_BEGUN_ATOM = re.compile(r"(?:-?[-+.0-9eE]*|[\w-]{0,32})[ \t\r\n]*\Z")
+_BARE = re.compile(r"[\w-]{1,32}\"?(?=[ \t\r\n]*[,\]])")
+_BEGUN_ATOM = re.compile(r"(?:-?[-+.0-9eE]*|[\w-]{0,32}\"?)[ \t\r\n]*\Z")
 _HALF_KEY = re.compile(r"""[A-Za-z_$][\w$-]*"[ \t\r\n]*:[ \t\r\n]*["'\[{\-0-9tfnTFN]""")
 _BEGUN_HALF_KEY = re.compile(r"""[A-Za-z_$][\w$-]*(?:"[ \t\r\n]*(?::[ \t\r\n]*)?)?\Z""")
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*[ \t\r\n]*:")
 _BEGUN_KEY = re.compile(r"[A-Za-z_$][\w$-]*[ \t\r\n]*\Z")
+_OPEN_KEY = re.compile(r"([A-Za-z_$][\w$-]{0,63})[ \t]*:")
+_BEGUN_OPEN_KEY = re.compile(r"(?:[A-Za-z_$][\w$-]{0,63}[ \t]*)?\Z")
+_OPEN_MEMBER = re.compile(
+    r"""["'][A-Za-z_$][\w$-]{0,63}[ \t]*:[ \t]*(?:["'\[{]|-?[0-9]|[Tt]rue|[Ff]alse|[Nn]one|null)"""
+)
+_REST_OF_KEY: Final = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)*({quote}|\n)?") for quote in "\"'"}
 _BRACKET = re.compile(r"""\{[ \t\r\n]*["'}]|\[[ \t\r\n]*["'\[{\]\-0-9tfnTFN]""")
 _BEGUN_BRACKET = re.compile(r"[{\[][ \t\r\n]*\Z")
 _WORD = re.compile(r"\w")
@@ -161,6 +167,8 @@ def _has_bare_key(text: str, pos: int, end: int, *, bare: bool) -> bool | None:
 def _has_next(text: str, pos: int, end: int, bracket: str) -> bool | None:
     """Return whether a string stands here, with what follows a key or an element."""
     keyed = bracket == "{"
+    if keyed and _OPEN_MEMBER.match(text, pos, end):
+        return True  # Maybe without its closing quote.
     match = (_KEY if keyed else _ELEMENT).match(text, pos, end)
     if match is None:
         return False if keyed and text.find("\n", pos, end) >= 0 else None
@@ -168,6 +176,34 @@ def _has_next(text: str, pos: int, end: int, bracket: str) -> bool | None:
     if after >= end:
         return None
     return text[after] in (":" if keyed else ",]}")
+
+
+def unclosed_key(text: str, pos: int, quote: str, *, closed: bool) -> str | None:
+    """Return the key that begins here if its closing quote is missing, as in `{"city: "Paris"}`.
+
+    Args:
+        text: the text.
+        pos: stands after the quote that begins the key.
+        quote: that quote.
+        closed: nothing follows the text.
+
+    Returns:
+        The key; empty if it has its closing quote, which a colon follows; None if more text decides it.
+    """
+    end = min(len(text), pos + _BOUND)
+    last = closed or end - pos >= _BOUND
+    match = _OPEN_KEY.match(text, pos, end) if quote in _REST_OF_KEY else None
+    if match is None:
+        begun = not last and quote in _REST_OF_KEY and _BEGUN_OPEN_KEY.match(text, pos, end)
+        return None if begun else ""
+    rest = _REST_OF_KEY[quote].match(text, match.end(), end)
+    assert rest is not None
+    if rest[1] is None:
+        return (match[1] if closed else "") if last else None
+    after = _skipped(text, rest.end(), end)
+    if after >= end and not last:
+        return None
+    return "" if rest[1] == quote and text[after : after + 1] in (*":=", "") else match[1]
 
 
 def _skipped(text: str, pos: int, end: int, pattern: re.Pattern[str] = _SPACE) -> int:

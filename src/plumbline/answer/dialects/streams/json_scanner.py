@@ -12,7 +12,7 @@ Valid JSON is passed on unchanged. Everything else becomes what the model eviden
 | commas and brackets too many, or missing | left out, or added |
 | comments, `\n` and `...` between values | left out |
 | strings that are added | one string |
-| `\"` in the place of quotes, keys without their first quote | as if the quotes were right |
+| `\"` in the place of quotes, keys without one quote, words without the first | as if the quotes were right |
 | tuples | arrays |
 | members without a value | null |
 
@@ -25,7 +25,7 @@ import re
 from typing import Final
 
 from plumbline.answer.dialects.streams.cursor import EndOfOutputError, Finder, MalformedError
-from plumbline.answer.dialects.streams.json_quotes import CLOSING, NO_MARKERS
+from plumbline.answer.dialects.streams.json_quotes import CLOSING, NO_MARKERS, unclosed_key
 from plumbline.answer.dialects.streams.json_strings import COLON, STRING, StringScanner
 from plumbline.answer.dialects.streams.json_text import quoted
 
@@ -35,6 +35,8 @@ _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY = range(4)
 _NEXT = 5
 _CLOSERS: Final = {"{": "}", "[": "]"}
 _SPACE = re.compile(r"[ \t\r\n]+")
+_AFTER_QUOTE = re.compile(r"[ \t\r\n]{0,64}[,}\]]")
+_BEGUN_SPACE = re.compile(r"[ \t\r\n]{0,64}\Z")
 _DOTS = re.compile(r"\.{2,400}")
 _ATOM_RUN = re.compile(r"[-+.0-9A-Za-z_]+")
 _BARE = re.compile(r"[^,{}\[\]\"\n]+")
@@ -285,6 +287,12 @@ class JsonScanner(StringScanner):
             if len(three) < 3 and three == quote * len(three) and not closed:
                 return pos
             quote = three if three == quote * 3 else quote
+        if keyed:
+            name = unclosed_key(text, pos + 1, quote, closed=closed)
+            if name is None:
+                return pos
+            if name:
+                return self._key_without_quote(name, pos + 1 + len(name))
         self._separate()
         self._state, self._quote, self._key = STRING, quote, keyed
         self._odd = self._raw = False
@@ -310,17 +318,32 @@ class JsonScanner(StringScanner):
                 end += 1
             else:
                 self._bare_keys = True
-            self._separate()
-            self._out.append(quoted(word))
-            self._state = COLON
-            return end
+            return self._key_without_quote(word, end)
         found = _WORDS.get(word) or (word if _NUMBER.fullmatch(word) else None)
         if found is None or not self._ends_atom(text, end):
             return self._bare_string(text, pos, closed)
+        after = self._stray_quote(text, end, closed)
+        if after is not None:
+            self._separate()
+            self._out.append(found)
+            self._value_done()
+        return pos if after is None else after
+
+    def _key_without_quote(self, key: str, end: int) -> int:
+        """Pass on a key that lacks quotes and ends at `end`."""
         self._separate()
-        self._out.append(found)
-        self._value_done()
+        self._out.append(quoted(key))
+        self._state = COLON
         return end
+
+    def _stray_quote(self, text: str, pos: int, closed: bool) -> int | None:
+        """Return where a word or number ends whose first quote is missing; None if more text decides it."""
+        if text[pos : pos + 1] != '"':
+            return pos
+        after = _AFTER_QUOTE.match(text, pos + 1)
+        if after is not None:
+            return pos + 1
+        return None if not closed and _BEGUN_SPACE.match(text, pos + 1) else pos
 
     def _ends_atom(self, text: str, end: int) -> bool:
         return end >= len(text) or text[end] in " \t\r\n,;:}])\"'{[(\\/" or text[end] in self._markers.starts
@@ -334,11 +357,14 @@ class JsonScanner(StringScanner):
         if marker is None and (end == len(text) or size < end - pos) and not closed:
             return pos
         end = pos + max(1, size)
+        after = self._stray_quote(text, end, closed)
+        if after is None:
+            return pos
         word = text[pos:end].strip()
         self._separate()
         self._out.append(number(word) or quoted(word))
         self._value_done()
-        return end
+        return after
 
     def _value_done(self) -> None:
         self._state = _NEXT

@@ -14,10 +14,10 @@ from plumbline.answer.dialects.streams.cursor import (
     Steps,
     finder,
 )
-from plumbline.answer.dialects.streams.json_quotes import CLOSING, NO_MARKERS
+from plumbline.answer.dialects.streams.json_quotes import CLOSING, NO_MARKERS, unclosed_key
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 
-__all__ = ["json_string", "json_value", "readable_object"]
+__all__ = ["json_key", "json_string", "json_value", "readable_object"]
 
 _SHORT_STRING = re.compile(r'"([^"\\\x00-\x1f]*)("?)')
 _BARE_NAME = re.compile(r"[-.\w$]+")
@@ -89,6 +89,20 @@ def readable_object(text: str) -> str:
     if not scanner.done:
         scanner.complete(out)
     return "".join(out)
+
+
+def json_key(cursor: Cursor) -> Steps[str]:
+    """Read a key as `json_string` does, also without its closing quote."""
+    char = yield from cursor.peek()
+    while char and char in CLOSING:
+        key = unclosed_key(cursor.text, cursor.pos + 1, char, closed=cursor.closed)
+        if key:
+            cursor.pos += 1 + len(key)
+            return key
+        if key is not None:
+            break
+        yield
+    return (yield from json_string(cursor))
 
 
 def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:
