@@ -51,6 +51,21 @@ def tags(tool: ToolDialect) -> Defects:
             )
     inner = render_calls([WrittenCall("get", json.dumps({"city": f"a{tag.end}b", "days": 3}))], section)
     yield "an end inside a value", inner, [("get", {"city": f"a{tag.end}b", "days": 3})]
+    for marker in filter(
+        lambda one: one[-1] in ">]", section.open + (section.item_open,) * bool(section.item_open)
+    ):
+        for inside in (
+            f"a{tag.end}{marker}b",
+            f"a{tag.end}{tag.newline}{marker}\nb",
+            f"a{tag.end}{marker}",
+            f"use {marker}\nb",
+            f"a\n{marker}\nb",
+            f"a{tag.end} {marker}<b>",
+        ):
+            inner = render_calls([WrittenCall("get", json.dumps({"city": inside, "days": 3}))], section)
+            yield "the beginning of calls inside a value", inner, [("get", {"city": inside, "days": 3})]
+            inner = render_calls([WrittenCall("get", json.dumps({"city": inside}))], section)
+            yield "the beginning of calls in the last value", inner, [("get", {"city": inside})]
     for written, key in ((tag.open, "get"), (tag.key, "city"), (tag.key, "days")):
         if written.endswith('="') and written.startswith("<") and "|>" not in written:
             for quotes in ("''", "\u201c\u201d", "  "):

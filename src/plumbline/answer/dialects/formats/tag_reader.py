@@ -8,7 +8,7 @@ the next parameter of the tool, or before the end of the call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import SequenceMatcher
 
 from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
@@ -28,7 +28,8 @@ _REST = re.compile(r"(\w{1,24}) ?>")
 _BEGUN_REST = re.compile(r"\w{0,24} ?\Z")
 _ALIKE = 0.8
 """How much a misspelled name is like the right one at least: a letter that is missing, added or in another place."""
-_STRING = frozenset(("string",))
+_FOREIGN_BEGINS = ("<function", "<invoke")
+"""What calls of other families in tags begin with."""
 
 Write = Callable[[str], None]
 
@@ -50,6 +51,17 @@ class TagReader:
         self._parts = finder(tag.key, tag.other_key, element(tag.key), tag.end, *tag.name_close)
         self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
         self._after_value = finder(*self._parts.markers, *self._after_call.markers)
+        # A text may be about the marker of a section, too, so a call must follow it.
+        self._openers = frozenset(m for m in call.ends.markers if "/" not in m and m[-1:] in ">]")
+        self._call_begins = finder(
+            *self._openers,
+            element(tag.open),
+            *_FOREIGN_BEGINS,
+            "{",
+            "[",
+            "```",
+            *_named(call.schemas, tag.open),
+        )
         cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
         early = (close, *call.ends.markers)
         lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
@@ -211,7 +223,9 @@ class TagReader:
             read = False
         else:  # The end of the section, where the call has none of its own; before the value's end it is a part of it.
             inside = yield from self._goes_on(len(marker), finder(tags.end, marker), at_end=False)
-            ended = not inside and (yield from self._goes_on(len(marker), self._call.ends, line=True))
+            opens = marker.lstrip() in self._openers
+            after = self._call_begins if opens else self._call.ends
+            ended = not inside and (yield from self._goes_on(len(marker), after, line=not opens))
             read = False
         if read or not ended:
             cursor.pos += len(marker)
@@ -249,6 +263,8 @@ class TagReader:
                 if line and space is not None and "\n" in space.group():
                     return True
                 certain, marker = after.at(cursor.text, end, cursor.closed and not cursor.cut)
+                if marker in self._openers:
+                    return (yield from self._goes_on(end + len(marker or "") - cursor.pos, self._call_begins))
                 if certain or cursor.closed:
                     return marker is not None or not certain
             elif cursor.closed:
@@ -304,6 +320,11 @@ class TagReader:
         if tags.wrapped:
             write("\n", cursor.offset)
         return name
+
+
+def _named(tools: Collection[str], opened: str) -> Iterator[str]:
+    """Return what calls begin with that begin with the name of a tool, in a format whose own begin with `opened`."""
+    return (f"{name}{after}" for name in tools for after in (("(", "{", " ", "\n") if opened else ("",)))
 
 
 def _ignore(_: str) -> None:
