@@ -83,6 +83,13 @@ def test_a_call_inside_of_open_thinking_is_a_call_and_what_follows_is_thinking(
     assert (answered.reasoning, answered.content, answered.calls) == (f"First. {call} Then.", "Done.", [])
 
 
+@pytest.mark.parametrize("shown", ["[f(count=3)]", "[f(count=4)]", "So:\n[f(count=3)]\nThat is it."])
+def test_calls_of_lfm2_without_markers_behind_calls_with_markers_are_text(shown: str) -> None:
+    message = read("lfm2", f"<|tool_call_start|>[f(count=3)]<|tool_call_end|>\n{shown}")
+
+    assert (arguments(message), message.content.strip()) == ({"count": 3}, shown)
+
+
 def test_a_backslash_in_a_string_of_lfm2_begins_an_escape() -> None:
     message = read("lfm2", r"<|tool_call_start|>[f(text='C:\new')]<|tool_call_end|>")
 

@@ -189,6 +189,60 @@ def test_a_call_whose_header_has_no_end_is_a_call(start: str, header: str, kind:
     assert parse(harmony, cut(text, at)).folded == [("reasoning", "Hm."), ("call", "f", '{"a": 1}', "whole")]
 
 
+@laws
+@given(
+    st.sampled_from(["", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"]),
+    st.lists(
+        st.sampled_from(
+            [
+                "",
+                "<|channel|>",
+                "<|channel|>final",
+                "<|channel|>analysis ",
+                "<|channel|>commentary to=",
+                "<|channel|>commentary to=functions.f ",
+                "<|channel|>commentary to=functions.f <|constrain|>json",
+                " to=functions.get_weather<|channel|>commentary",
+            ]
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    st.sampled_from(["analysis", "final", "call", "call of the role", "call without a channel"]),
+    sizes,
+)
+def test_a_header_that_begins_anew_is_the_one_that_it_became(
+    before: str, broken: list[str], kind: str, at: list[int]
+) -> None:
+    header, body, part = {
+        "analysis": ("<|channel|>analysis", "So.", ("reasoning", "So.")),
+        "final": ("<|channel|>final", "So.", ("text", "So.")),
+        "call": ("<|channel|>commentary to=functions.f", "{}", ("call", "f", "{}", "whole")),
+        "call of the role": (" to=functions.f<|channel|>analysis", "{}", ("call", "f", "{}", "whole")),
+        "call without a channel": (" to=functions.f", "{}", ("call", "f", "{}", "whole")),
+    }[kind]
+    begun = "<|start|>assistant".join([*broken, header])
+    expected = ([("reasoning", "Hm.")] if before else []) + [part]
+    if before and kind == "analysis":
+        expected = [("reasoning", "Hm.So.")]
+    assert parse(harmony, cut(f"{before}{begun}<|message|>{body}<|end|>", at)).folded == expected
+
+
+@pytest.mark.parametrize(
+    ("broken", "again", "expected"),
+    [
+        ("<|channel|>final", "", ("text", "{}")),
+        ("<|channel|>analysis", "", ("reasoning", "{}")),
+        ("<|channel|>commentary to=functions.f", "", ("call", "f", "{}", "whole")),
+        (" to=functions.f", "<|channel|>commentary", ("call", "f", "{}", "whole")),
+    ],
+)
+def test_what_a_header_that_begins_anew_leaves_out_was_in_the_first(
+    broken: str, again: str, expected: tuple[str, ...]
+) -> None:
+    assert read(f"{broken}<|start|>assistant{again}<|message|>{{}}<|end|>") == [expected]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -43,7 +43,9 @@ _BARE_CHANNEL = f"assistant{CHANNEL}"
 _IN_BODY = Finder((*HEADERS, *ENDS, _BARE_CHANNEL))
 _AFTER_END = Finder((*HEADERS, *ENDS, _BARE_CHANNEL, MESSAGE, CONSTRAIN))
 _FIRST = Finder((START, CHANNEL, MESSAGE, "to="))
-_IN_HEADER = Finder((CHANNEL, CONSTRAIN, MESSAGE, "to="))
+_IN_HEADER = Finder((START, CHANNEL, CONSTRAIN, MESSAGE, "to="))
+_IN_TEXT = Finder((CHANNEL, CONSTRAIN, MESSAGE, "to="))
+"""What goes on with a header that has words of a text: its next beginning is that of another one."""
 _WORD = re.compile(r"[\w./+?!*:\u2013-]+")
 _WORDS = {CHANNEL: re.compile(r"[\w?]+"), "to=": re.compile(r"[\w.-]+")}
 _AFTER_HEADER = Finder(ENDS)
@@ -62,8 +64,8 @@ _BROKEN = re.compile(
 )
 """Ends of messages and the beginning of a header that has no end."""
 _MAX_WORD = 256
-_MAX_PARTS = 8
-"""Parts of one header at most; a complete one has four: role, recipient, channel and content type."""
+_MAX_PARTS = 12
+"""Parts of one header at most. A complete one has four, and may begin anew."""
 
 
 class HarmonyParser(CursorParser):
@@ -205,10 +207,11 @@ class HarmonyParser(CursorParser):
         """
         cursor = self._cursor
         channel = recipient = None
+        broken = HarmonyHeader("", None)  # Before the header began anew.
         first, words = part, list[str]()
         self._words = words
         yield from self._repeated(part)
-        for _ in range(_MAX_PARTS):
+        for number in range(_MAX_PARTS):
             if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel, recipient))):
                 break
             yield from cursor.space()
@@ -219,14 +222,19 @@ class HarmonyParser(CursorParser):
                 self._check_word(part, word)
             if part == CHANNEL:
                 channel = word
+            elif part == START and number:
+                broken, channel, recipient = HarmonyHeader(channel or broken.channel, recipient), None, None
             elif part == "to=":
                 recipient = word or recipient
             else:
                 words.append(word)
             yield from cursor.space()
-            part = yield from cursor.take_one(_IN_HEADER)
+            known = all(one in _WORDS_OF_HEADERS for one in words)
+            part = yield from cursor.take_one(_IN_HEADER if known else _IN_TEXT)
         else:
             raise MalformedError("this is too long for a header")
+        if not channel or channel == "commentary":
+            channel, recipient = channel or broken.channel, recipient or broken.recipient
         named = "".join([word for word in words if word in _CHANNELS][:1])
         if not any((first, channel is not None, recipient, named, words == ["assistant"])):
             raise MalformedError("expected the header of a message")
