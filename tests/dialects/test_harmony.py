@@ -116,6 +116,7 @@ def test_no_prefix_crashes_and_nothing_is_taken_back(text: str, length: int) -> 
         ("<|channel|>final<|message|>One<|channel|>final<|message|> two", [("text", "One two")]),
         ("<|channel|>ana", [("text", "<|channel|>ana")]),
         ("<|channel|><|message|>Hi", [("text", "Hi")]),
+        ("<|channel|>commentary 2?<|end|><|start|>assistant<|channel|>final<|message|>Hi", [("text", "Hi")]),
         ("to=day I am", [("text", "to=day I am")]),
     ],
 )

@@ -189,8 +189,8 @@ def test_a_failed_call_is_replaced(
 ) -> None:
     for tool in DIALECTS[start : start + 6]:
         marked = bool(tool.sections[0].open) and not tool.answer_key
-        if wrong == WRONG[-1] and not (marked or tool.messages):
-            continue  # A call without a marker may be any text.
+        if wrong == WRONG[-1] and tool.answer_key:
+            continue  # Its answers are objects anyway.
         several = before and not tool.messages
         said = ["Well."] if prose and marked and not tool.text_header else []
         parts: list[str | WrittenCall] = [*said, *([GOOD] if several else [])]
@@ -241,6 +241,39 @@ def test_messages_of_thinking_and_text_stay_before_a_repaired_call(wrong: Writte
     assert json.loads(call[2]) in ({"day": 1}, {"day": 2})
     first, second = (tokenizer().decode(ask.prompt_token_ids) for ask in engine.asks)
     assert second == first + text[: text.rindex("<|start|>assistant")]
+
+
+@pytest.mark.parametrize("before", ["", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.book now:",
+        "<|channel|>commentary to=functions.book <|constrain|>json now",
+        " to=functions.book<|channel|>commentary, as asked: ",
+        "<|channel|>commentary<|constrain|>to=functions.nook, day 1",
+    ],
+)
+def test_a_call_of_harmony_with_a_broken_header_is_replaced(header: str, before: str) -> None:
+    (events,), engine = answer(TOOL_DIALECTS["harmony"], f"{before}{header} the first day", 3)
+    folded, finish = fold(events[:-1]), finish_of(events)
+    assert [part[:2] for part in folded[:-1]] == ([("reasoning", "Hm.")] if before else [])
+    ((name, arguments, state),) = calls_of(folded)
+    assert (name in ("book", "look"), arguments in ({"day": 1}, {"day": 2}), state) == (True, True, "whole")
+    assert len(engine.asks) == 2
+    check_usage(finish, engine, repaired=1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A header is `<|channel|>commentary to=functions.book` and more.",
+        "It says <|channel|>commentary to=functions.book there.",
+    ],
+)
+def test_prose_about_a_header_of_harmony_is_not_a_call(said: str) -> None:
+    (events,), engine = answer(TOOL_DIALECTS["harmony"], f"<|channel|>final<|message|>{said}<|return|>")
+    assert texts_of(fold(events[:-1])) == said
+    assert len(engine.asks) == 1
 
 
 def test_what_follows_a_failed_call_stays() -> None:

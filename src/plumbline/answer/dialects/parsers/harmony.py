@@ -63,6 +63,8 @@ _BROKEN = re.compile(
     r"\s*(?:(?:assistant|analysis|commentary|final|json|code)\b|[\w.-]+(?=\s*<\|))?|to=[\w.-]+))*\s*"
 )
 """Ends of messages and the beginning of a header that has no end."""
+_BROKEN_CALL = re.compile(r"((?:\s*<\|(?:end|return|call)\|>)*)[^`{\n]{0,128}?to=functions\.([\w.-]{1,64})")
+"""Ends of messages, and the beginning of a header of a call."""
 _MAX_WORD = 256
 _MAX_PARTS = 12
 """Parts of one header at most. A complete one has four, and may begin anew."""
@@ -156,6 +158,7 @@ class HarmonyParser(CursorParser):
             return False
         raw = self._unmark()
         text = _BROKEN.sub("", raw, count=1)
+        self._note_broken(raw, start)
         self._end_thought(start + len(raw) - len(text))
         self._warn(f"a message has no header: {error}")
         self._content.write(text, start + len(raw) - len(text))
@@ -275,7 +278,8 @@ class HarmonyParser(CursorParser):
         ends = (yield from cursor.look_for(_AFTER_HEADER)) is not None
         if not ends and channel == "final" and char not in ("", "<"):
             ends = not (yield from cursor.take_ahead("json"))
-        if ends and recipient is None and not all(word in _WORDS_OF_HEADERS for word in self._words):
+        words = (word.strip("?0123456789") for word in self._words)
+        if ends and recipient is None and not all(word in _WORDS_OF_HEADERS for word in words):
             raise MalformedError("expected the words of a header")
         return ends
 
@@ -287,11 +291,20 @@ class HarmonyParser(CursorParser):
         cut = self._is_cut(error)
         # Only markup, or the beginning of some, is dropped where the limit cuts it. Plain text is not.
         cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
+        if not cut:
+            self._note_broken(raw, start)
         if marked:
             self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
         if not cut:
             prose(raw, start)
         return not cut
+
+    def _note_broken(self, raw: str, start: int) -> None:
+        """Note a call whose header cannot be read, where a message must begin: in prose the model writes about one."""
+        match = _BROKEN_CALL.match(raw)
+        if match is not None and (match[1] or not start):
+            self._header_start = start + match.end(1)
+            self._note_place(start, failed=match[2])
 
     def _note_place(self, start: int, *, before: str = "", failed: str | None = None) -> None:
         """Note a call by the beginning of its header: the prompt has begun the header of the first message only."""

@@ -269,6 +269,9 @@ class SectionReader(CursorParser):
             shaped = undeclared or raw[len(marker) :].lstrip().startswith(_CALL_BEGINS)
             if shaped and marker not in _FENCES.markers:
                 self._note_place(start, failed=undeclared)
+        if not (marker or loose) and isinstance(error, UndeclaredToolError):
+            self._note_undeclared(error.name)
+            self._note_place(start, failed=error.name)
         if raw.strip() or not announced:
             prose.write(raw, start)
 
@@ -348,8 +351,13 @@ class SectionReader(CursorParser):
     def _closer(self, section: Section) -> Steps[bool]:
         """Read the end of a section. Returns whether it came."""
         cursor, closers = self._cursor, self._markers.closers.get(id(section))
-        if closers is None or not cursor.may_take(closers) or (yield from cursor.take_one(closers)) is None:
+        if closers is None or not cursor.may_take(closers):
             return False
+        if (yield from cursor.take_one(closers)) is None:
+            rest = cursor.text[cursor.pos :]  # It may break off at the end of the answer.
+            if not cursor.closed or len(rest) < 2 or not any(one.startswith(rest) for one in closers.markers):
+                return False
+            cursor.pos += len(rest)
         self._begin_markup()
         return True
 
