@@ -25,7 +25,7 @@ from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
-from plumbline.answer.dialects.spec.markers import is_markup
+from plumbline.answer.dialects.spec.markers import Markers, is_control, is_markup
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 from plumbline.answer.dialects.streams.json_stream import readable_object
 from plumbline.answer.events import FinishReason, TextDelta
@@ -136,6 +136,26 @@ def test_minimax_m3_may_write_the_tags_of_m2(wrapped: bool) -> None:
         "",
         [("get", {"city": "Paris"})],
     )
+
+
+@pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])
+def test_an_end_in_control_tokens_that_ends_nothing_is_nothing(tool: ToolDialect) -> None:
+    """Unless it is set off, as in a text about calls."""
+    for end in sorted(Markers(tool, None).stray_ends)[:8]:
+        with about(end):
+            for text in (f"{end}\nSo it is.", f"So it is.{end}", f"So it is.\n{end}", f"So{end} it is."):
+                message = read(tool, text)
+                assert (message.content.split(), message.calls) == (["So", "it", "is."], [])
+            for text in (f"It ends with {end} and so on.", f"It ends with `{end}`, I think."):
+                assert read(tool, text).content == text
+
+
+@pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])
+def test_a_call_in_code_within_a_sentence_is_text(tool: ToolDialect) -> None:
+    section = tool.sections[0]
+    if section.open and not is_control(section.open[0]) and is_markup(section.open[0]):
+        text = f"A call is `{render_calls([WrittenCall('ping', '{}')], section).strip()}` here."
+        assert (read(tool, text).content, read(tool, text).calls) == (text, [])
 
 
 LISTS = [

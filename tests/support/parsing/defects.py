@@ -231,6 +231,7 @@ def python(tool: ToolDialect) -> Defects:
     assert '"Rome"' in text
     for written, value in (
         ("'plot(x, c='red', label='')'", "plot(x, c='red', label='')"),
+        ("'plot(x, c='red', label='')\nprint('done')'", "plot(x, c='red', label='')\nprint('done')"),
         ("'it's'", "it's"),
         ('"say "hi" now"', 'say "hi" now'),
         ('"f(a=1), g(b=2)"', "f(a=1), g(b=2)"),
@@ -278,9 +279,14 @@ def braces(tool: ToolDialect) -> Defects:
         (f'city:{q}x="y", z{q},tags=["a"],days=3', {"city": 'x="y", z', "days": 3, "tags": ["a"]}),
         ("city='a, b=1',tags=['c']", {"city": "a, b=1", "tags": ["c"]}),
         (f"city=Paris, France{q},days=3", {"city": "Paris, France", "days": 3}),
+        (f"city:':\\s+\\w'{q},days:3", {"city": ":\\s+\\w", "days": 3}),
         (f"opts={{a={q}x{q},b={q}y{q},c=1}},days=3", {"opts": {"a": "x", "b": "y", "c": 1}, "days": 3}),
     ):
         yield inside, around(section, f"call:get{{{inside}}}"), [("get", value)]
+    inside = f"city={q}a, b) c{q}, opts={{a:{q}x{q}}}, tags=[{q}y{q}], days=3, ok=true"
+    value = {"city": "a, b) c", "opts": {"a": "x"}, "tags": ["y"], "days": 3, "ok": True}
+    yield "parentheses", around(section, f"call:get({inside})"), [("get", value)]
+    yield "empty parentheses", around(section, "call:ping()"), [("ping", {})]
     for start in ("get", ":get", "call: get", "call:get "):
         yield start, around(section, f"{start}{{days:3}}"), [("get", {"days": 3})]
     yield "no comma", around(section, f"call:get{{city:{q}Paris{q}days:3}}"), meant(PARIS)

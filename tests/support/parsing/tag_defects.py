@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from plumbline.answer.dialects.formats.elements import ElementCall
 from plumbline.answer.dialects.formats.tagged import TaggedCall
@@ -26,7 +27,9 @@ def tags(tool: ToolDialect) -> Defects:
     yield "no end of the last value", text[:last].rstrip("\n") + text[last + len(tag.end) :], meant(PARIS)
     if tag.end.endswith(">") and tag.end.startswith("</"):
         yield "a cut end", f"{text[: last + len(tag.end) - 1]}\n{text[last + len(tag.end) :]}", meant(PARIS)
-        for wrong in (f"{tag.end[:-2]}>", f"{tag.end[:-3]}{tag.end[-2]}>", f"{tag.end[:-1]}s>"):
+        name = re.split(r"\W", tag.end[:-1])[-1]
+        short = tag.end.replace(f"{name}>", f"{name[:5]}>")
+        for wrong in (f"{tag.end[:-2]}>", f"{tag.end[:-3]}{tag.end[-2]}>", f"{tag.end[:-1]}s>", short):
             yield "misspelled ends", text.replace(tag.end, wrong), meant(PARIS)
         like = f"a{tag.end[:-1]}s>b"
         inner = render_calls([WrittenCall("get", json.dumps({"city": like, "days": 3}))], section)
@@ -49,6 +52,14 @@ def tags(tool: ToolDialect) -> Defects:
                 text.replace(tag.close, f"{tag.close}\n</function_invocation>"),
                 meant(PARIS),
             )
+    close = "".join(section.close[:1])
+    for size in range(2, len(close)):
+        yield "an end that breaks off", text.removesuffix(close) + close[:size], meant(PARIS)
+    if tag.close:
+        for inside in (f"a{tag.close}\n{close}\nb", f"{tag.open}x>\n{tag.close}\n{close}", f"a {close}\nb"):
+            for given in ({"city": inside, "days": 3}, {"days": 3, "city": inside}):
+                inner = render_calls([WrittenCall("get", json.dumps(given))], section)
+                yield "ends of calls inside a value", inner, [("get", given)]
     inner = render_calls([WrittenCall("get", json.dumps({"city": f"a{tag.end}b", "days": 3}))], section)
     yield "an end inside a value", inner, [("get", {"city": f"a{tag.end}b", "days": 3})]
     for marker in filter(
@@ -72,6 +83,7 @@ def tags(tool: ToolDialect) -> Defects:
                 changed = text.replace(f'{written}{key}"', f"{written[:-1]}{quotes[0]}{key}{quotes[1]}")
                 yield f"{quotes} around {key}", changed, meant(PARIS)
         elif written.endswith("=") and written.startswith("<"):
+            yield "a colon", text.replace(f"{written}{key}", f"{written[:-1]}: {key}"), meant(PARIS)
             for shape in ('"{}"', "'{}'", ' "{}"'):
                 yield shape, text.replace(f"{written}{key}", written + shape.format(key)), meant(PARIS)
             named = text.replace(f"{written}{key}>", f'{written[:-1]} name="{key}">')
@@ -99,6 +111,7 @@ def doubled(section: Section, tag: TaggedCall, text: str) -> Defects:
     if tag.value_open:
         yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
         yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
+        yield "the key's tag for its end", text.replace(tag.key_end, tag.key, 1), meant(PARIS)
         if tag.is_element:
             yield "the key's end after a value", text.replace(tag.end, tag.end + tag.key_end), meant(PARIS)
             yield (

@@ -68,7 +68,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
             name = rest if rest in call.schemas else f"{name}:{rest}"
         if cursor.has_space():
             yield from cursor.space()
-        if not name or (yield from cursor.peek()) != "{":
+        if not name or (yield from cursor.peek()) not in ("{", "("):
             cursor.fail("expected the name of a tool and '{'")
         call.begin(name)
         root = call.schemas.get(name, {})

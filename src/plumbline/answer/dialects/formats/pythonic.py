@@ -30,7 +30,7 @@ _CHAINS = finder(*(f".{letter}" for letter in f"{string.ascii_letters}_"))
 _CHAINED = re.compile(r"[.\w]+")
 _POSITIONAL = frozenset("\"'[(-0123456789")
 _AFTER_CALL = (
-    r"\)\s{0,64}(?:\]|<|,\s{0,64}(?:\]|[-.\w]{1,64}\s{0,8}\()|[-.\w]{1,64}\s{0,8}\(|\s{64})|\]\s{0,64}<|<[|/]"
+    r"\)\s{0,64}(?:\]|<|,\s{0,64}(?:\]|[-.\w]{1,64}\s{0,8}\()|(?:%)\s{0,8}\(|\s{64})|\]\s{0,64}<|<[|/]"
 )
 _BEGUN = (
     r"\s{0,63}(?:<|\]\s{0,63}|,\s{0,64}@\s{0,8}"
@@ -77,9 +77,8 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
             key = yield from self._key(cursor, [one for one in names if one not in keys])
             if not keys:
                 call.begin(name)
-            follows = _follows(
-                tuple(one for one in names if one not in keys and one != key) if names else None
-            )
+            left = tuple(one for one in names if one not in keys and one != key) if names else None
+            follows = _follows(left, tuple(call.schemas))
             if key in keys:  # The first one counts; Python would refuse the second.
                 yield from python_value(cursor, lambda _: None, follows=follows)
             else:
@@ -171,12 +170,16 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=256)
-def _follows(names: tuple[str, ...] | None) -> Follows:
-    """Return what follows an argument: one of these parameters, or any if they are unknown, or the end of the call."""
+def _follows(names: tuple[str, ...] | None, tools: tuple[str, ...]) -> Follows:
+    """Return what follows an argument: one of these parameters, or any if they are unknown, or the end of the call.
+
+    Without a comma, a call of one of these tools may follow that end. Other calls are code inside a string.
+    """
     readable = None if names is None else [n for n in names if len(n) <= _LONGEST and _NAME.fullmatch(n)]
     name = _PLAIN.pattern if readable is None else "|".join(map(re.escape, readable))
     another = rf"(?:{name})\s{{0,8}}=|" if name else ""
-    whole = rf"\s{{0,64}}(?:,\s{{0,64}}(?:{another}\))|{_AFTER_CALL}|\s{{64}})"
+    after = _AFTER_CALL.replace("%", "|".join(map(re.escape, tools)) or r"[-.\w]{1,64}")
+    whole = rf"\s{{0,64}}(?:,\s{{0,64}}(?:{another}\))|{after}|\s{{64}})"
     # Long names and unusual characters are waited for only where a parameter has them.
     odd = not all(map(_PLAIN.fullmatch, readable or ()))
     begun = rf"{_NAME.pattern[:-1]}{{0,{_LONGEST}}}" if odd else r"[-.\w]{0,64}"

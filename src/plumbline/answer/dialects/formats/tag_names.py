@@ -95,7 +95,8 @@ class TagNames:
             yield from cursor.run(_QUOTES, 16)
             yield from cursor.take("name")
             yield from cursor.run(_QUOTES, 16)
-            yield from cursor.take("=")
+            if not (yield from cursor.take("=")):
+                yield from cursor.take(":")
         yield from cursor.run(_QUOTES, 16)
         name = yield from cursor.run(_NAME, 256)
         if name == "name=":
@@ -225,7 +226,8 @@ class TagNames:
         while tags.value_open and (yield from cursor.take(tags.key)):
             continue
         # The end of the name may be missing before the value.
-        ends = (tags.key_end, tags.value_open, "\n" if tags.wrapped else "")
+        again = tags.key if tags.value_open else ""  # Some models write the name's beginning for its end.
+        ends = (tags.key_end, tags.value_open, "\n" if tags.wrapped else "", again)
         text, marker = yield from cursor.collect(finder(*ends))
         valued = bool(tags.value_open) and marker == tags.value_open
         while tags.value_open and not valued and (yield from cursor.take(tags.key_end)):
@@ -237,7 +239,7 @@ class TagNames:
         cursor, begun = self._cursor, element(self._tags.key)
         if begun == self._tags.key:
             return False
-        if (yield from cursor.take_one(finder(*(f"{begun}{char}" for char in "= \t\n\"'")))) is None:
+        if (yield from cursor.take_one(finder(*(f"{begun}{char}" for char in "=: \t\n\"'")))) is None:
             return False
         cursor.pos -= 1
         return True

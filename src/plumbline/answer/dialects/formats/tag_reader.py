@@ -8,8 +8,9 @@ the next parameter of the tool, or before the end of the call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
+from functools import lru_cache
 
 from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
 from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
@@ -26,6 +27,8 @@ _SPACES = re.compile(r"[ \t\r\n]{0,64}")
 _BEGIN = re.compile(r"</(?:[^<>]*\W)?(?=\w+ ?>\Z)")
 _REST = re.compile(r"(\w{1,24}) ?>")
 _BEGUN_REST = re.compile(r"\w{0,24} ?\Z")
+_FAR = 2048
+"""Characters behind an end of a call in which the end of its value is looked for."""
 _ALIKE = 0.8
 """How much a misspelled name is like the right one at least: a letter that is missing, added or in another place."""
 _FOREIGN_BEGINS = ("<function", "<invoke")
@@ -52,7 +55,7 @@ class TagReader:
         self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
         self._after_value = finder(*self._parts.markers, *self._after_call.markers)
         # A text may be about the marker of a section, too, so a call must follow it.
-        self._openers = frozenset(m for m in call.ends.markers if "/" not in m and m[-1:] in ">]")
+        self._openers = frozenset(_wrappers(call.ends.markers))
         self._call_begins = finder(
             *self._openers,
             element(tag.open),
@@ -64,9 +67,11 @@ class TagReader:
         )
         cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
         early = (close, *call.ends.markers)
-        lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
+        lines = (f"\n{marker}" for marker in early if marker and tag.newline)
         self._ends = finder(tag.end, cut_end, *early, *lines)
         self._cut_end = cut_end
+        self._next_tag = _tags_pattern(tag.end, tag.key, *_wrappers(call.ends.markers))
+        """The end of the value, and what begins parameters or calls."""
         # The end of a name may stand in a value as often as the model likes, so a second one does not make it an end.
         ends = (tag.end, *tag.name_close)
         self._after_cut = finder(*(marker for marker in self._after_value.markers if marker not in ends))
@@ -220,12 +225,13 @@ class TagReader:
             read = ended
         elif marker.lstrip() == tags.close:
             ended = yield from self._goes_on(len(marker), self._call.ends)
+            ended = ended and not (yield from self._end_comes(len(marker)))
             read = False
-        else:  # The end of the section, where the call has none of its own; before the value's end it is a part of it.
-            inside = yield from self._goes_on(len(marker), finder(tags.end, marker), at_end=False)
+        else:  # The end of the section, where the call has none of its own.
             opens = marker.lstrip() in self._openers
             after = self._call_begins if opens else self._call.ends
-            ended = not inside and (yield from self._goes_on(len(marker), after, line=not opens))
+            ended = yield from self._goes_on(len(marker), after, line=not opens)
+            ended = ended and (opens or not (yield from self._end_comes(len(marker))))
             read = False
         if read or not ended:
             cursor.pos += len(marker)
@@ -233,6 +239,21 @@ class TagReader:
             write(marker, cursor.offset)
             return None
         return ""
+
+    def _end_comes(self, size: int) -> Steps[bool]:
+        """Return whether the end of the value comes after the next `size` characters, before a parameter or a call.
+
+        Then what stands there is part of the value: an example of calls in a text, say.
+        """
+        cursor, tags = self._cursor, self._tags
+        while True:
+            last = cursor.pos + size + _FAR
+            found = self._next_tag.search(cursor.text[:last], cursor.pos + size)
+            if found is not None:
+                return found.group() == tags.end
+            if cursor.closed or len(cursor.text) >= last:
+                return False
+            yield
 
     def _misspelled_size(self) -> Steps[int]:
         """Return how long the misspelled end tag at the cursor is; 0 if none stands there."""
@@ -244,6 +265,7 @@ class TagReader:
             yield
         alike = SequenceMatcher(None, rest[1], right, autojunk=False).ratio() >= _ALIKE
         other = self._tags.name_close == (f"{self._end_begin}{rest[0]}",)
+        alike = alike or (len(rest[1]) > 3 and right.startswith(rest[1]))  # `</param>`
         return size + len(rest[0]) if other or (alike and rest[1] != right) else 0
 
     def _goes_on(self, size: int, after: Finder, *, line: bool = False, at_end: bool = True) -> Steps[bool]:
@@ -265,6 +287,11 @@ class TagReader:
                 certain, marker = after.at(cursor.text, end, cursor.closed and not cursor.cut)
                 if marker in self._openers:
                     return (yield from self._goes_on(end + len(marker or "") - cursor.pos, self._call_begins))
+                if (
+                    certain and marker is None and cursor.closed and at_end
+                ):  # A marker may break off at the end.
+                    rest = cursor.text[end:]
+                    return len(rest) > 1 and any(one.startswith(rest) for one in after.markers)
                 if certain or cursor.closed:
                     return marker is not None or not certain
             elif cursor.closed:
@@ -320,6 +347,16 @@ class TagReader:
         if tags.wrapped:
             write("\n", cursor.offset)
         return name
+
+
+def _wrappers(markers: Iterable[str]) -> tuple[str, ...]:
+    """Return the markers that begin sections of calls."""
+    return tuple(marker for marker in markers if "/" not in marker and marker[-1:] in ">]")
+
+
+@lru_cache(maxsize=256)
+def _tags_pattern(*tags: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, tags)))
 
 
 def _named(tools: Collection[str], opened: str) -> Iterator[str]:

@@ -87,7 +87,7 @@ class MarkerParser(SectionReader):
                 marker = yield from cursor.until(self._in_text, self._content.write)
             if marker is None:
                 break
-            if marker in markers.at_line and not self._content.at_line:
+            if (marker in markers.at_line and not self._content.at_line) or self._is_prose(marker):
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
             elif marker in markers.sections:
@@ -112,6 +112,12 @@ class MarkerParser(SectionReader):
         return (
             self._markers.in_thought if self._owed is None else self._markers.owed_in_thought[id(self._owed)]
         )
+
+    def _is_prose(self, marker: str) -> bool:
+        """Return whether a marker stands in code within a sentence, or an end that ends nothing is set off."""
+        if marker in self._markers.stray_ends:
+            return self._owed is None and self._content.sets_off
+        return marker in self._markers.sections and self._content.in_backtick and not is_control(marker)
 
     def _continue_thinking(self) -> Steps[None]:
         """Read the thinking that the prompt has begun, if it has."""
@@ -239,6 +245,12 @@ class MarkerParser(SectionReader):
                     continue
                 self._end_thought(cursor.offset)
                 return
+            if marker in markers.stray_ends:
+                if self._owed is None and thought.sets_off:
+                    thought.write(marker, cursor.offset - len(marker))
+                else:
+                    thought.drop()
+                continue
             if marker in markers.follows and not (is_control(marker) or thought.at_line):
                 thought.write(marker, cursor.offset - len(marker))
                 continue

@@ -33,6 +33,11 @@ class Markers:
         self.header = calls.header or thinking.header
         self.headed = Finder((*calls.headed, *thinking.headed), least=1 if self.header else 2)
         self._index_sections(calls.sections)
+        # No model writes control tokens in prose, so an end that ends nothing is noise.
+        ends = _flat((*s.close[:1], s.item_close, *s.call_format.ends) for s in calls.sections[:1])
+        others = (*self.sections, *self.silent, *thinking.open, *thinking.close, *thinking.markers)
+        others = (*others, thinking.next_message, self.header, *self.headed.markers)
+        self.stray_ends = frozenset(end for end in ends if is_control(end)).difference(others)
         self._find_in_thinking(thinking)
         self._find_around_answers(calls, thinking)
         self._find_after_calls(calls)
@@ -65,13 +70,20 @@ class Markers:
         # No model writes control tokens in prose: what they begin ends thinking without an end.
         inside = calls if thinking.calls_inside else tuple(filter(is_control, calls))
         self.follows = frozenset(text for text in thinking.silent if text[0] == "<" or is_control(text))
-        found = (*self.closes, *inside, *self.reopening.markers, thinking.next_message, *self.follows)
+        found = (
+            *self.closes,
+            *inside,
+            *self.stray_ends,
+            *self.reopening.markers,
+            thinking.next_message,
+            *self.follows,
+        )
         self.in_thought = Finder((*found, self.header), least=2) if self.closes else Finder(())
 
     def _find_around_answers(self, calls: ToolDialect, thinking: ReasoningDialect) -> None:
         """Find what may come in text, and what may come only where an answer or a part of it begins."""
         anywhere = (*self.opens, *self.closes) if thinking.anywhere else ()
-        self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
+        self.in_text = Finder((*self.sections, *self.silent, *anywhere, *self.stray_ends), least=2)
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]

@@ -8,6 +8,7 @@ from plumbline.answer.dialects.streams.cursor import Write
 __all__ = ["SPACE", "WhitespaceBuffer"]
 
 SPACE = " \t\r\n"
+_BEFORE_QUOTED = (" ", "\t", "`", "'", '"', "\u201c", "\u2018", "(", "<", "[", "{", ",", "/")
 
 
 class WhitespaceBuffer:
@@ -21,7 +22,7 @@ class WhitespaceBuffer:
         dropped: takes white space that followed text, and its offset, where markup follows it.
     """
 
-    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_skip", "_written", "fence")
+    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_skip", "_tail", "_written", "fence")
 
     def __init__(self, emit: Write, *, hold: bool, dropped: Write | None = None) -> None:
         self._emit = emit
@@ -30,6 +31,8 @@ class WhitespaceBuffer:
         self._held: list[tuple[str, int]] = []
         self._skip = False
         self._written = False
+        self._tail = ""
+        """The last two characters of the text."""
         self.fence: CodeFence | None = None
         """The code fences of the text, for a dialect that has markers which count at the beginning of a line only."""
 
@@ -50,6 +53,7 @@ class WhitespaceBuffer:
                     self._emit(held, at)
                 self._held = []
             self._emit(body, offset)
+            self._tail = (self._tail + body[-2:])[-2:]
         if len(body) < len(piece):
             self._held.append((piece[len(body) :], offset + len(body)))
 
@@ -79,6 +83,17 @@ class WhitespaceBuffer:
         if self.fence is not None and self.fence.is_open:
             return False
         return self._skip or not self._written or any("\n" in held for held, _ in self._held)
+
+    @property
+    def sets_off(self) -> bool:
+        """Whether a space or a quote stands at the end: what follows is a word of the text, even if it is markup."""
+        last = self._held[-1][0] if self._held else self._tail
+        return last.endswith(_BEFORE_QUOTED)
+
+    @property
+    def in_backtick(self) -> bool:
+        """Whether the text ends with one backtick that other text stands before: code in a sentence begins there."""
+        return self._tail[1:] == "`" and self._tail[0] != "`" and not (self._held or self._skip)
 
     def flush(self) -> None:
         """End the output: white space that is held back is text, unless only markup stands before it."""

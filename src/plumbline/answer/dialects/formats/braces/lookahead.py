@@ -71,8 +71,8 @@ class QuoteLookahead:
                 certain, marker = self._ends.at(text, pos, False)
                 complete = not depth and (closes or char in "}])")
                 return (marker is not None or complete) if certain else None
-            if char in "}]":
-                if stack[depth - 1] != ("{" if char == "}" else "["):
+            if char in "}]" or (char == ")" and stack[depth - 1] == "("):
+                if char != ")" and stack[depth - 1] != ("{" if char == "}" else "["):
                     return False
                 depth -= 1
                 pos += 1
@@ -84,7 +84,7 @@ class QuoteLookahead:
                 return None
             if text[pos] in "}]":
                 continue
-            if stack[depth - 1] == "{":
+            if stack[depth - 1] != "[":
                 return self._member_follows(text, pos, end, names if depth == len(stack) else (), closes)
             return self._element_follows(text, pos, end, quoting)
 

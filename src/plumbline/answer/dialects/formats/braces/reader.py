@@ -18,6 +18,7 @@ _BARE = re.compile(r"[^,{}\[\]<\n]+")
 _SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})([:=]?)")
 _SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
 """Most keys and values. A complete one is read in one piece, which is faster."""
+_IN_PARENTHESES = re.compile(r"[^,(){}\[\]<\n]+")
 _STRING = frozenset(("string",))
 _IN_LIST = re.compile(r"[,\]]")
 _MAX_DEPTH = 32
@@ -53,7 +54,8 @@ class BraceReader:
 
     def read(self) -> Steps[None]:
         """Read the object of the arguments."""
-        yield from self._object(self._call.arguments, self._root, "")
+        bracket = yield from self._cursor.peek()
+        yield from self._object(self._call.arguments, self._root, "", bracket)
 
     def _value(self, write: Write, schema: Any, stack: str, names: Collection[str] = ()) -> Steps[None]:
         """Read one value.
@@ -86,7 +88,8 @@ class BraceReader:
                 cursor.pos = match.end()
                 text = match.group()
             else:
-                text = yield from cursor.run(_BARE, _MAX_BARE)
+                bare = _IN_PARENTHESES if stack.startswith("(") else _BARE
+                text = yield from cursor.run(bare, _MAX_BARE)
             if not text or (
                 cursor.pos >= len(cursor.text) and cursor.cut
             ):  # `run` has waited for what follows.
@@ -154,12 +157,14 @@ class BraceReader:
                 text(marker)
                 cursor.pos += len(marker)
                 continue
+            more = quote != self._quote and (yield from cursor.take(self._quote))  # Models may write both.
             if (
                 yield from self._is_closing_quote(stack, names, quoting, quote == self._quote and not quoting)
             ):
                 return
             quoting = not quoting
             text('"' if quote == self._quote else quote)
+            text(self._quote if more else "")
 
     def _output_ends(self, size: int) -> Steps[bool]:
         """Return whether the output ends after the next `size` characters."""
@@ -196,8 +201,10 @@ class BraceReader:
                 return True
             yield
 
-    def _object(self, write: Write, schema: Any, stack: str) -> Steps[None]:
+    def _object(self, write: Write, schema: Any, stack: str, bracket: str = "{") -> Steps[None]:
+        """Read an object, or arguments in parentheses."""
         cursor, root = self._cursor, self._root
+        end = ")" if bracket == "(" else "}"
         cursor.pos += 1
         write("{")
         comma = ""
@@ -207,7 +214,7 @@ class BraceReader:
         while True:
             if cursor.has_space():
                 yield from cursor.space()
-            if cursor.skip("}"):
+            if cursor.skip(end):
                 break
             if cursor.skip(","):
                 continue
@@ -223,9 +230,9 @@ class BraceReader:
                 comma = ", "
             names = [name for name in known if name not in keys] if known else ()
             yield from self._value(
-                into, part_schema(schema, root, key), f"{stack}{{", names or ("",) if known else ()
+                into, part_schema(schema, root, key), f"{stack}{bracket}", names or ("",) if known else ()
             )
-            if (yield from self._end_of_value("}")):
+            if (yield from self._end_of_value(end)):
                 break
         write("}")
 
@@ -283,7 +290,7 @@ class BraceReader:
             return False
         char = yield from cursor.peek()
         missing = not cursor.cut if not char else (yield from cursor.look_for(ends)) is not None
-        if bracket == "}" and (char.isalpha() or char == "_"):
+        if bracket != "]" and (char.isalpha() or char == "_"):
             return False  # A comma is missing.
         if not missing:
             yield from cursor.expect(bracket)
