@@ -250,7 +250,7 @@ def test_messages_of_thinking_and_text_stay_before_a_repaired_call(wrong: Writte
         "<|channel|>commentary to=functions.book now:",
         "<|channel|>commentary to=functions.book <|constrain|>json now",
         " to=functions.book<|channel|>commentary, as asked: ",
-        "<|channel|>commentary<|constrain|>to=functions.nook, day 1",
+        "<|channel|>commentary to=functions.nook, day 1",
     ],
 )
 def test_a_call_of_harmony_with_a_broken_header_is_replaced(header: str, before: str) -> None:
@@ -267,7 +267,7 @@ def test_a_call_of_harmony_with_a_broken_header_is_replaced(header: str, before:
     "said",
     [
         "A header is `<|channel|>commentary to=functions.book` and more.",
-        "It says <|channel|>commentary to=functions.book there.",
+        "A call goes `to=functions.book` in <|channel|> commentary.",
     ],
 )
 def test_prose_about_a_header_of_harmony_is_not_a_call(said: str) -> None:

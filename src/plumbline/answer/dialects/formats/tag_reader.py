@@ -223,15 +223,8 @@ class TagReader:
                 self._depth -= 1
                 ended = not (yield from self._goes_on(len(marker), finder(tags.end), at_end=False))
             read = ended
-        elif marker.lstrip() == tags.close:
-            ended = yield from self._goes_on(len(marker), self._call.ends)
-            ended = ended and not (yield from self._end_comes(len(marker)))
-            read = False
-        else:  # The end of the section, where the call has none of its own.
-            opens = marker.lstrip() in self._openers
-            after = self._call_begins if opens else self._call.ends
-            ended = yield from self._goes_on(len(marker), after, line=not opens)
-            ended = ended and (opens or not (yield from self._end_comes(len(marker))))
+        else:
+            ended = yield from self._ends_early(marker)
             read = False
         if read or not ended:
             cursor.pos += len(marker)
@@ -239,6 +232,15 @@ class TagReader:
             write(marker, cursor.offset)
             return None
         return ""
+
+    def _ends_early(self, marker: str) -> Steps[bool]:
+        """Return whether the end of the call or the section ends the value too, or the beginning of another section."""
+        size, own = len(marker), marker.lstrip() == self._tags.close
+        if marker.lstrip() in self._openers:
+            return (yield from self._goes_on(size, self._call_begins))
+        if not (yield from self._goes_on(size, self._call.ends, line=not own)):
+            return False
+        return not (yield from self._end_comes(size))
 
     def _end_comes(self, size: int) -> Steps[bool]:
         """Return whether the end of the value comes after the next `size` characters, before a parameter or a call.

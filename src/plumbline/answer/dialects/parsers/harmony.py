@@ -14,7 +14,7 @@ with or without `<|constrain|>`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plumbline.answer.dialects.formats.harmony import (
@@ -66,8 +66,10 @@ _BROKEN = re.compile(
 _BROKEN_CALL = re.compile(r"((?:\s*<\|(?:end|return|call)\|>)*)[^`{\n]{0,128}?to=functions\.([\w.-]{1,64})")
 """Ends of messages, and the beginning of a header of a call."""
 _MAX_WORD = 256
-_MAX_PARTS = 12
-"""Parts of one header at most. A complete one has four, and may begin anew."""
+_MAX_PARTS = 8
+"""Parts of one header at most; a complete one has four: role, recipient, channel and content type."""
+_MAX_BEGINNINGS = 4
+"""Times that one header begins at most."""
 
 
 class HarmonyParser(CursorParser):
@@ -209,39 +211,26 @@ class HarmonyParser(CursorParser):
             MalformedError: the text is not a header.
         """
         cursor = self._cursor
-        channel = recipient = None
-        broken = HarmonyHeader("", None)  # Before the header began anew.
-        first, words = part, list[str]()
-        self._words = words
+        first, parts = part, _HeaderParts()
+        self._words = parts.words
         yield from self._repeated(part)
-        for number in range(_MAX_PARTS):
-            if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel, recipient))):
+        num_parts = 0  # Since the header began anew.
+        for number in range(_MAX_PARTS * _MAX_BEGINNINGS):
+            num_parts = 0 if part == START else num_parts + 1
+            if part == MESSAGE or (part is None and (yield from self._ends_early(first, parts))):
+                return parts.header(first)
+            if num_parts >= _MAX_PARTS:
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
             if part == CHANNEL and not (yield from cursor.peek()):
-                words.append(word)
+                parts.words.append(word)
             if not (yield from self._is_unnamed(part, word)):
                 self._check_word(part, word)
-            if part == CHANNEL:
-                channel = word
-            elif part == START and number:
-                broken, channel, recipient = HarmonyHeader(channel or broken.channel, recipient), None, None
-            elif part == "to=":
-                recipient = word or recipient
-            else:
-                words.append(word)
+            parts.add(part, word, anew=number > 0)
             yield from cursor.space()
-            known = all(one in _WORDS_OF_HEADERS for one in words)
-            part = yield from cursor.take_one(_IN_HEADER if known else _IN_TEXT)
-        else:
-            raise MalformedError("this is too long for a header")
-        if not channel or channel == "commentary":
-            channel, recipient = channel or broken.channel, recipient or broken.recipient
-        named = "".join([word for word in words if word in _CHANNELS][:1])
-        if not any((first, channel is not None, recipient, named, words == ["assistant"])):
-            raise MalformedError("expected the header of a message")
-        return HarmonyHeader(channel or named or "final", recipient)
+            part = yield from cursor.take_one(_IN_HEADER if _are_known(parts.words) else _IN_TEXT)
+        raise MalformedError("this is too long for a header")
 
     def _repeated(self, part: str | None) -> Steps[None]:
         """Drop further beginnings of a header that has begun."""
@@ -263,13 +252,13 @@ class HarmonyParser(CursorParser):
         if not word and part not in (START, CHANNEL, CONSTRAIN):
             self._cursor.fail("expected a word of a header")
 
-    def _ends_early(self, first: str | None, channel: str | None, recipient: str | None) -> Steps[bool]:
+    def _ends_early(self, first: str | None, parts: _HeaderParts) -> Steps[bool]:
         """Return whether a header ends without `<|message|>`: at the end of its message, or where a body begins.
 
         Raises:
             MalformedError: it ends with words of a body.
         """
-        cursor = self._cursor
+        cursor, channel, recipient = self._cursor, parts.channel, parts.recipient
         char = yield from cursor.peek()
         if char == "{" and recipient is not None and recipient.removeprefix("functions.") in self._tools:
             return True
@@ -278,8 +267,7 @@ class HarmonyParser(CursorParser):
         ends = (yield from cursor.look_for(_AFTER_HEADER)) is not None
         if not ends and channel == "final" and char not in ("", "<"):
             ends = not (yield from cursor.take_ahead("json"))
-        words = (word.strip("?0123456789") for word in self._words)
-        if ends and recipient is None and not all(word in _WORDS_OF_HEADERS for word in words):
+        if ends and recipient is None and not _are_known(word.strip("?0123456789") for word in parts.words):
             raise MalformedError("expected the words of a header")
         return ends
 
@@ -348,6 +336,53 @@ class HarmonyParser(CursorParser):
         header = yield from self._through_end(self._content.write)
         self._content.drop()
         return header
+
+
+class _HeaderParts:
+    """The parts of a header so far, which may have begun anew within itself.
+
+    Attributes:
+        channel: the channel.
+        recipient: the recipient.
+        words: all other words.
+    """
+
+    def __init__(self) -> None:
+        self.channel: str | None = None
+        self.recipient: str | None = None
+        self.words: list[str] = []
+        self._broken = HarmonyHeader("", None)
+        """What the header was before it began anew."""
+
+    def add(self, part: str | None, word: str, *, anew: bool) -> None:
+        """Add a word after a part; a beginning that is `anew` is not the first one."""
+        if part == CHANNEL:
+            self.channel = word
+        elif part == START and anew:
+            self._broken = HarmonyHeader(self.channel or self._broken.channel, self.recipient)
+            self.channel = self.recipient = None
+        elif part == "to=":
+            self.recipient = word or self.recipient
+        else:
+            self.words.append(word)
+
+    def header(self, first: str | None) -> HarmonyHeader:
+        """Return the header that the parts are; `first` is the marker that it began with.
+
+        Raises:
+            MalformedError: they are none.
+        """
+        named = "".join([word for word in self.words if word in _CHANNELS][:1])
+        if not any((first, self.channel is not None, self.recipient, named, self.words == ["assistant"])):
+            raise MalformedError("expected the header of a message")
+        channel, recipient = self.channel, self.recipient
+        if not channel or channel == "commentary":
+            channel, recipient = channel or self._broken.channel, recipient or self._broken.recipient
+        return HarmonyHeader(channel or named or "final", recipient)
+
+
+def _are_known(words: Iterable[str]) -> bool:
+    return all(word in _WORDS_OF_HEADERS for word in words)
 
 
 def is_inside(token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> bool:

@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.answer.dialects.parsers.section_reader import SectionReader
-from plumbline.answer.dialects.spec.dialect import NewId
+from plumbline.answer.dialects.spec.dialect import NewId, Section
 from plumbline.answer.dialects.spec.markers import Markers, is_control
-from plumbline.answer.dialects.streams.cursor import Finder, MalformedError, Steps
+from plumbline.answer.dialects.streams.cursor import Finder, MalformedError, Steps, finder
 from plumbline.answer.dialects.streams.whitespace import SPACE, WhitespaceBuffer
 from plumbline.answer.events import FinishReason, ReasoningDelta, TextDelta
 
@@ -87,7 +87,10 @@ class MarkerParser(SectionReader):
                 marker = yield from cursor.until(self._in_text, self._content.write)
             if marker is None:
                 break
-            if (marker in markers.at_line and not self._content.at_line) or self._is_prose(marker):
+            if marker in markers.sections and self._content.in_backtick and not is_control(marker):
+                yield from self._quoted(markers.sections[marker], marker)
+                boundary = False
+            elif (marker in markers.at_line and not self._content.at_line) or self._is_prose(marker):
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
             elif marker in markers.sections:
@@ -114,10 +117,18 @@ class MarkerParser(SectionReader):
         )
 
     def _is_prose(self, marker: str) -> bool:
-        """Return whether a marker stands in code within a sentence, or an end that ends nothing is set off."""
-        if marker in self._markers.stray_ends:
-            return self._owed is None and self._content.sets_off
-        return marker in self._markers.sections and self._content.in_backtick and not is_control(marker)
+        """Return whether an end that ends nothing is set off, or belongs to markup that is text."""
+        if marker not in self._markers.stray_ends or self._owed is not None:
+            return False
+        return self._shows_markup or self._content.sets_off
+
+    def _quoted(self, sections: tuple[Section, ...], marker: str) -> Steps[None]:
+        """Pass on a marker in code within a sentence, and what follows through the end of the code or of the calls."""
+        self._content.write(marker, self._cursor.offset - len(marker))
+        ends = finder("`", *(close for section in sections for close in section.close))
+        end = yield from self._cursor.until(ends, self._content.write)
+        if end is not None:
+            self._content.write(end, self._cursor.offset - len(end))
 
     def _continue_thinking(self) -> Steps[None]:
         """Read the thinking that the prompt has begun, if it has."""
@@ -225,7 +236,7 @@ class MarkerParser(SectionReader):
             marker, self._next_marker = self._next_marker, None
             if marker is None:
                 marker = yield from cursor.until(self._in_thought, thought.write)
-            if marker is not None and marker in markers.at_line:  # Only after a call that broke off.
+            if marker is not None and self._is_thought(marker):
                 thought.write(marker, cursor.offset - len(marker))
                 continue
             if marker is not None and marker in markers.sections:
@@ -245,22 +256,23 @@ class MarkerParser(SectionReader):
                     continue
                 self._end_thought(cursor.offset)
                 return
-            if marker in markers.stray_ends:
-                if self._owed is None and thought.sets_off:
-                    thought.write(marker, cursor.offset - len(marker))
-                else:
-                    thought.drop()
-                continue
-            if marker in markers.follows and not (is_control(marker) or thought.at_line):
-                thought.write(marker, cursor.offset - len(marker))
-                continue
-            if marker in markers.reopening.markers or (self._owed is not None and marker in self._owed.close):
+            owed = () if self._owed is None else self._owed.close
+            if marker in markers.reopening.markers or marker in owed or marker in markers.stray_ends:
                 thought.drop()
                 continue
             if self._thinking_end is None and marker is not None:
                 self._thinking_end = cursor.offset - len(marker), self.num_calls
             self._end_thought(cursor.offset)
             return
+
+    def _is_thought(self, marker: str) -> bool:
+        """Return whether a marker in thinking is a part of it."""
+        markers, thought = self._markers, self._thought
+        if marker in markers.at_line:  # Only after a call that broke off.
+            return True
+        if marker in markers.stray_ends:
+            return self._owed is None and (self._shows_markup or thought.sets_off)
+        return marker in markers.follows and not (is_control(marker) or thought.at_line)
 
     def _draft(self, marker: str) -> Steps[int]:
         """Return how many characters from a marker in thinking on are thinking: all before its end, or none.

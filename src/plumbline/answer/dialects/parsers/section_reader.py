@@ -54,6 +54,8 @@ class SectionReader(CursorParser):
         self._next_marker: str | None = None
         self._owed: Section | None = None
         """The section of the last calls, if its end is still to come. Later it is dropped."""
+        self._shows_markup = False
+        """Markup has been kept as text, so its ends are text as well."""
         super().__init__(
             tools,
             inside=inside and markers.reasoning is not None,
@@ -273,6 +275,7 @@ class SectionReader(CursorParser):
             self._note_undeclared(error.name)
             self._note_place(start, failed=error.name)
         if raw.strip() or not announced:
+            self._shows_markup = self._shows_markup or bool(marker)
             prose.write(raw, start)
 
     def _closed_at_once(self, section: Section) -> Steps[bool]:

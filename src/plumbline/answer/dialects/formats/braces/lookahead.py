@@ -30,6 +30,9 @@ _ANY_KEY = re.compile(r"[^,:={}\[\]]{1,200}")  # The caller checks that it has n
 _ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*([:=])")
 
 
+_OPENED = {"}": "{", "]": "[", ")": "("}
+
+
 class QuoteLookahead:
     """Look at the text after the quotes of one call.
 
@@ -62,6 +65,7 @@ class QuoteLookahead:
             closes: it is the family's quote, and no quotation is open, so anything that the format allows may follow.
         """
         depth = len(stack)
+        brackets = "}])" if stack.startswith("(") else "}]"
         while True:
             pos = after_space(text, pos, end)
             if pos >= end:
@@ -71,8 +75,8 @@ class QuoteLookahead:
                 certain, marker = self._ends.at(text, pos, False)
                 complete = not depth and (closes or char in "}])")
                 return (marker is not None or complete) if certain else None
-            if char in "}]" or (char == ")" and stack[depth - 1] == "("):
-                if char != ")" and stack[depth - 1] != ("{" if char == "}" else "["):
+            if char in brackets:
+                if stack[depth - 1] != _OPENED[char]:
                     return False
                 depth -= 1
                 pos += 1
