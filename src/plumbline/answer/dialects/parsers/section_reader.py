@@ -272,7 +272,6 @@ class SectionReader(CursorParser):
             if shaped and marker not in _FENCES.markers:
                 self._note_place(start, failed=undeclared)
         if not (marker or loose) and isinstance(error, UndeclaredToolError):
-            self._note_undeclared(error.name)
             self._note_place(start, failed=error.name)
         if raw.strip() or not announced:
             self._shows_markup = self._shows_markup or bool(marker)
