@@ -65,10 +65,12 @@ import plumbline_conformance.checks.sweeps.repeats
 import plumbline_conformance.checks.sweeps.fields
 import plumbline_conformance.checks.sweeps.pairs
 import plumbline_conformance.checks.sweeps.members
+import plumbline_conformance.checks.sweeps.ordinary
 import plumbline_conformance.checks.sweeps.turns
 import plumbline_conformance.checks.sweeps.one_token
 import plumbline_conformance.checks.completions.echo_again
 import plumbline_conformance.checks.http.methods
+import plumbline_conformance.checks.http.pipelining
 import plumbline_conformance.checks.http.headers
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
-from plumbline_conformance.client import http10
+from plumbline_conformance.client import http10, pipeline
 from plumbline_conformance.client.busy_retry import BusyRetry
 from plumbline_conformance.client.compression import ACCEPTED, Unpacked
 from plumbline_conformance.client.target_input import joined
@@ -182,6 +182,9 @@ class _Wire:
                     await sockets.exchange(exchange, request, headers, started, room)
                 elif request.version == "1.0":
                     await http10.ask(exchange, self._headers, started, _MAX_BODY)
+                elif request.behind is not None:
+                    first = exchange_of(self._target, request.behind)
+                    await pipeline.ask(exchange, first, self._headers, started, _MAX_BODY)
                 else:
                     client = sockets.http(request.socket, self._kept) if request.socket else self._client
                     await self._exchange(client, exchange, started)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from plumbline_conformance.transcript.exchange import Exchange
 
-__all__ = ["ask"]
+__all__ = ["ask", "read_chunk", "read_head", "request_bytes"]
 
 
 async def ask(exchange: Exchange, headers: Mapping[str, str], started: float, room: int) -> None:
@@ -30,20 +30,13 @@ async def ask(exchange: Exchange, headers: Mapping[str, str], started: float, ro
         parts.hostname, parts.port or (443 if tls else 80), ssl=tls or None
     )
     try:
-        given = {"host": parts.netloc, **headers, **exchange.request_headers}
-        given["content-length"] = str(len(exchange.request_body))
-        target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-        lines = [
-            f"{exchange.method} {target} HTTP/1.0",
-            *(f"{name}: {value}" for name, value in given.items()),
-        ]
-        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + exchange.request_body)
-        _read_head(exchange, await reader.readuntil(b"\r\n\r\n"))
+        writer.write(request_bytes(exchange, headers, "1.0"))
+        read_head(exchange, await reader.readuntil(b"\r\n\r\n"))
         length = exchange.header("content-length") or ""
         left = min(room, int(length)) if length.isdigit() else room
         chunked = "chunked" in (exchange.header("transfer-encoding") or "").lower()
         while left > 0 and (
-            part := await (_chunk(reader, left) if chunked else reader.read(min(left, 65536)))
+            part := await (read_chunk(reader, left) if chunked else reader.read(min(left, 65536)))
         ):
             exchange.frames.append((time.monotonic() - started, part))
             left -= len(part)
@@ -53,7 +46,7 @@ async def ask(exchange: Exchange, headers: Mapping[str, str], started: float, ro
         writer.close()
 
 
-async def _chunk(reader: asyncio.StreamReader, room: int) -> bytes:
+async def read_chunk(reader: asyncio.StreamReader, room: int) -> bytes:
     """Return the next chunk, or nothing after the last one: HTTP-20 forbids chunks, and other rules judge the body."""
     size = (await reader.readline()).partition(b";")[0].strip()
     try:
@@ -65,7 +58,25 @@ async def _chunk(reader: asyncio.StreamReader, room: int) -> bytes:
     return part
 
 
-def _read_head(exchange: Exchange, head: bytes) -> None:
+def request_bytes(exchange: Exchange, headers: Mapping[str, str], version: str) -> bytes:
+    """Return the bytes of a request, with headers that every request has."""
+    parts = urlsplit(exchange.url)
+    given = {"host": parts.netloc, **headers, **exchange.request_headers}
+    given["content-length"] = str(len(exchange.request_body))
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    lines = [
+        f"{exchange.method} {target} HTTP/{version}",
+        *(f"{name}: {value}" for name, value in given.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + exchange.request_body
+
+
+def read_head(exchange: Exchange, head: bytes) -> None:
+    """Fill in the status and the headers of an answer.
+
+    Raises:
+        OSError: it is no answer of HTTP.
+    """
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest.partition(" ")[0]

@@ -102,6 +102,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     name share a connection, as long as the server keeps it open."""
     version: Literal["1.1", "1.0"] = "1.1"
     """The version of HTTP."""
+    behind: Request | None = None
+    """A request that is sent on the same connection right before this one, without waiting; its answer is not kept."""
     turns: int = 1
     """How many answers to wait for. If `json` is a list, each element is sent as a message, all at once."""
 

@@ -10,7 +10,17 @@ import msgspec
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-__all__ = ["CLOSED", "LATER", "NO_HANDSHAKE", "UNABLE", "Exchange", "Transcript", "in_attempt"]
+__all__ = [
+    "CLOSED",
+    "LATER",
+    "NO_HANDSHAKE",
+    "PIPE_CLOSED",
+    "PIPE_SILENT",
+    "UNABLE",
+    "Exchange",
+    "Transcript",
+    "in_attempt",
+]
 
 LATER = frozenset({429, 503, 529})
 """Statuses of a server that asks to send the request again later; 529 is Anthropic's. They break no rule."""
@@ -23,6 +33,9 @@ _LATER_TYPES = frozenset(
 
 CLOSED = "closed in the middle of a turn"
 """How `error` begins if the server closed a WebSocket before the end of a turn."""
+PIPE_CLOSED = "the connection was closed after the first of two answers"
+PIPE_SILENT = "no answer to the second of two requests"
+"""How `error` begins for a request that was sent right after another one on its connection."""
 NO_HANDSHAKE = "no handshake"
 """How `error` begins if the server answered the handshake of a WebSocket with nothing readable."""
 

@@ -14,6 +14,7 @@ from mutants.laws import LAWS
 from mutants.members import MEMBERS
 from mutants.messages import MESSAGES
 from mutants.mutations import Mutant
+from mutants.ordinary import ORDINARY
 from mutants.prompts import PROMPTS
 from mutants.responses.basics import RESPONSES
 from mutants.responses.clauses import RESPONSE_CLAUSES
@@ -46,4 +47,5 @@ MUTANTS: list[Mutant] = [
     *MESSAGES,
     *TYPED,
     *SWEEPS,
+    *ORDINARY,
 ]

@@ -17,7 +17,7 @@ from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
-__all__ = ["as_many", "entries_of_chat", "ranked", "sampled_in"]
+__all__ = ["as_many", "entries_of_chat", "nearest", "probable", "ranked", "sampled_in"]
 
 TOP = 2
 TOLERANCE = 1e-3
@@ -153,6 +153,35 @@ def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:
 
 def _same(other: Any, one: dict[str, Any]) -> bool:
     return isinstance(other, dict) and other.get("token") == one["token"]
+
+
+@both(
+    "chat/logprobs-pair/nearest",
+    ("List no alternative that is less likely than a sampled token beside them", "LP-04"),
+    ("Stream no alternative that is less likely than a sampled token beside them", "LP-04"),
+)
+def _nearest_listed(exchange: Exchange) -> Iterator[Problem]:
+    yield from nearest(_entries(exchange))
+
+
+def nearest(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Check that the alternatives are those of their own place (LP-04).
+
+    The most likely tokens of another place (sglang#2088) neither have the sampled token nor are likelier than it.
+    """
+    for number, one in enumerate(found):
+        listed = [other for other in one["top_logprobs"] if _number(other)]
+        if not listed or not one["token"].strip("\ufffd") or any(_same_bytes(other, one) for other in listed):
+            continue
+        least = min(listed, key=lambda other: other["logprob"])
+        if one["logprob"] > least["logprob"] + TOLERANCE:
+            wanted = f"{as_json(one['token'])} among them, or alternatives of at least {one['logprob']}"
+            where = f"logprobs.content[{number}].top_logprobs"
+            yield Problem(expected=wanted, actual=as_json(least)[:200], pointer=where)
+
+
+def _same_bytes(other: dict[str, Any], one: dict[str, Any]) -> bool:
+    return _same(other, one) or (other.get("bytes") is not None and other["bytes"] == one.get("bytes"))
 
 
 @whole("chat/logprobs-pair/greedy", "Select the most likely token at temperature 0", "LP-04")

@@ -10,6 +10,7 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
 from plumbline_conformance.checks.laws import STREAM, stream, streams
+from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.request_reader import requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
@@ -52,6 +53,21 @@ def responses_long(target: Target) -> Steps:
     yield Request(name=STREAM, path="/responses", json=body)
 
 
+@scenario("completions/stream-long", "A stream of many events", needs=("completions",))
+def completions_long(target: Target) -> Steps:
+    body = {"model": target.model, "prompt": "1, 2, 3,", "max_tokens": 96, "stream": True}
+    yield Request(name=STREAM, path="/completions", json=body)
+
+
+@scenario("messages/stream-long", "A stream of many events", needs=("messages",))
+def messages_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": QUESTION}]
+    body = message(target, messages=messages, max_tokens=96, stream=True)
+    yield Request(name=STREAM, path="/messages", json=body)
+
+
+@stream("messages/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
+@stream("completions/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
 @stream("responses/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
 @stream("chat/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
 def incremental(exchange: Exchange) -> Iterator[Problem]:

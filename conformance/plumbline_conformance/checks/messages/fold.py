@@ -9,21 +9,51 @@ from plumbline_conformance.transcript.answer_fold import is_stream, objects_in
 from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
-__all__ = ["blocks_of", "content_of", "events_of", "message_of", "prompt_tokens", "text_of", "usage_of"]
+__all__ = [
+    "blocks_of",
+    "content_of",
+    "events_of",
+    "is_new",
+    "message_of",
+    "prompt_tokens",
+    "text_of",
+    "usage_of",
+]
 
 Json = dict[str, Any]
 PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 """The counts that add up to the prompt (MSG-10)."""
+KINDS = frozenset(
+    {
+        "content_block_delta",
+        "content_block_start",
+        "content_block_stop",
+        "error",
+        "message_delta",
+        "message_start",
+        "message_stop",
+        "ping",
+    }
+)
+"""The types of events that clients read."""
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """The member of each delta, which is also the member of the block that it extends."""
 
 
 def events_of(exchange: Exchange) -> list[tuple[int, Json]]:
-    """Return the events of a stream with their numbers, without pings and `[DONE]`."""
+    """Return the events of a stream with their numbers, without pings, `[DONE]` and events of new types."""
     found = enumerate(exchange.chunks)
     return [
-        (number, event) for number, event in found if isinstance(event, dict) and event.get("type") != "ping"
+        (number, event)
+        for number, event in found
+        if isinstance(event, dict) and event.get("type") != "ping" and not is_new(event)
     ]
+
+
+def is_new(event: Json) -> bool:
+    """Return whether clients ignore an event: the API may get further types at any time."""
+    kind = event.get("type")
+    return isinstance(kind, str) and bool(kind) and kind not in KINDS
 
 
 def message_of(exchange: Exchange) -> Json:

@@ -1,4 +1,4 @@
-"""Check fields of a response with a visible effect: echoed parameters, a document that the limit cuts."""
+"""Check fields of a response with a visible effect: echoed parameters, documents and thinking that a limit cuts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
+from plumbline_conformance.checks.chat.logprobs import nearest
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import STREAM, WHOLE, either
-from plumbline_conformance.checks.request_reader import request_fields, requested_schema
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either
+from plumbline_conformance.checks.request_reader import request_fields, requested_limit, requested_schema
 from plumbline_conformance.checks.responses.echoes import LABELS, unlike
+from plumbline_conformance.checks.responses.output_options import listed_entries
 from plumbline_conformance.checks.responses.shared_laws import (
     constrained_text,
     create_response,
@@ -117,3 +119,44 @@ for _slug in ("responses/limits", "responses/tool"):
     check(f"{_slug}/same-usage", "Count the same prompt tokens in a stream", "RS-16")(
         _same_usage("input_tokens")
     )
+
+
+def _thinking_cut(target: Target) -> dict[str, object]:
+    return create_response(target, "Hi", max_output_tokens=16, reasoning={"effort": "low"})
+
+
+pair(
+    "responses/reasoning-cut",
+    "Reasoning, or the text after it, that the token limit cuts",
+    _thinking_cut,
+    needs=("reasoning",),
+)
+
+
+def _reached(exchange: Exchange) -> Iterator[Problem]:
+    """Check that a cut answer counts all tokens up to its limit, thoughts included (R-05)."""
+    found = response(exchange)
+    details, usage = found.get("incomplete_details"), found.get("usage")
+    if not isinstance(details, dict) or details.get("reason") != "max_output_tokens":
+        raise Inconclusive("the limit did not end the answer")
+    limit, tokens = requested_limit(exchange), usage.get("output_tokens") if isinstance(usage, dict) else None
+    if isinstance(tokens, int) and tokens < limit:
+        yield Problem(expected=f"{limit} tokens", actual=str(tokens), pointer="usage.output_tokens")
+
+
+for _slug in ("responses/limits", "responses/reasoning-cut"):
+    both(
+        f"{_slug}/reached",
+        ("Count every token of an answer that the limit ended", "R-05"),
+        ("Count every token of a stream that the limit ended", "R-05"),
+        milder=True,
+    )(_reached)
+
+
+@both(
+    "responses/logprobs/nearest",
+    ("List no alternative that is less likely than a sampled token beside them", "LP-04"),
+    ("Stream no alternative that is less likely than a sampled token beside them", "LP-04"),
+)
+def _nearest(exchange: Exchange) -> Iterator[Problem]:
+    yield from nearest([one for one in listed_entries(exchange) if isinstance(one.get("token"), str)])

@@ -231,7 +231,8 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=as_json(text), actual=as_json(joined[0]), pointer="output_text.logprobs")
 
 
-def _listed(exchange: Exchange) -> list[dict[str, Any]]:
+def listed_entries(exchange: Exchange) -> list[dict[str, Any]]:
+    """Return the entries of the whole text that have alternatives."""
     return [one for one in _some_entries(exchange) if isinstance(one.get("top_logprobs"), list)]
 
 
@@ -241,7 +242,7 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     ("Stream the alternatives best first, each once", "LP-02"),
 )
 def _ranked(exchange: Exchange) -> Iterator[Problem]:
-    for found in (_listed(exchange), _streamed_entries(exchange)):
+    for found in (listed_entries(exchange), _streamed_entries(exchange)):
         yield from ranked(found, requested_top_logprobs(exchange))
 
 
@@ -264,7 +265,7 @@ def _streamed_entries(exchange: Exchange) -> list[dict[str, Any]]:
     ("Stream as many alternatives as `top_logprobs` requests", "LP-02"),
 )
 def _as_many(exchange: Exchange) -> Iterator[Problem]:
-    for found in (_listed(exchange), _streamed_entries(exchange)):
+    for found in (listed_entries(exchange), _streamed_entries(exchange)):
         yield from as_many(found, requested_top_logprobs(exchange) if found else 0)
 
 
@@ -274,7 +275,7 @@ def _as_many(exchange: Exchange) -> Iterator[Problem]:
     ("Stream the drawn token with the same value in the list of the best", "LP-04"),
 )
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
-    yield from sampled_in([one for one in _listed(exchange) if "token" in one])
+    yield from sampled_in([one for one in listed_entries(exchange) if "token" in one])
 
 
 @both(
@@ -283,7 +284,9 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
     ("Stream probabilities that add up to 1 at most", "LP-02"),
 )
 def _probable(exchange: Exchange) -> Iterator[Problem]:
-    yield from probable([one for one in _listed(exchange) if isinstance(one.get("logprob"), int | float)])
+    yield from probable(
+        [one for one in listed_entries(exchange) if isinstance(one.get("logprob"), int | float)]
+    )
 
 
 @stream("responses/logprobs/deltas", "Send as many entries in deltas as in done events", "LP-07")

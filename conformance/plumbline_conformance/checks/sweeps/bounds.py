@@ -66,7 +66,24 @@ MESSAGES: dict[str, Edge] = {
     "max_tokens least": ({"max_tokens": 1}, {"max_tokens": -1}),
     "top_k least": ({"top_k": 1}, {"top_k": -1}),
 }
+OPTIONAL = frozenset(
+    {
+        "best_of",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "metadata",
+        "presence_penalty",
+        "top_k",
+        "top_logprobs",
+    }
+)
+"""Fields that a server may lack, and then ignores whatever they are."""
 BASE = "base"
+
+
+WRONG: dict[str, Any] = {"logit_bias": "x", "metadata": "x", "stop": {"x": 1}}
+"""Values of a wrong type, by field; a list of texts is one for the others."""
 
 
 def edges(
@@ -97,6 +114,9 @@ def edges(
         for name, (inside, beyond) in rows.items():
             yield Request(name=name, path=path, json={**base(target), **inside})
             yield Request(name=f"{name}, beyond", path=path, json={**base(target), **beyond})
+        for field in dict.fromkeys(next(reversed(beyond)) for _, beyond in rows.values()):
+            wrong = {field: WRONG.get(field, ["x"])}
+            yield Request(name=f"{field}, of another type", path=path, json={**base(target), **wrong})
 
     scenario(slug, "Each bound of a field: a value at it, and one beyond it", needs=needs)(steps)
 
@@ -104,8 +124,10 @@ def edges(
     def beyond_refused(seen: Transcript) -> Iterator[Problem]:
         accepted(at(seen, BASE))
         for exchange in seen.exchanges:
-            if exchange.name.endswith(", beyond") and not _lacks_the_field(seen, exchange):
-                yield from refused(exchange, 400, 422)
+            if exchange.name.endswith(", beyond"):
+                field = next(reversed(rows[exchange.name.removesuffix(", beyond")][1]))
+                if not _lacks_the_field(seen, exchange) and not _ignores(seen, field):
+                    yield from refused(exchange, 400, 422)
 
     @check(f"{slug}/taken", "Take a value at a bound", rule, milder=True)
     def inside_taken(seen: Transcript) -> Iterator[Problem]:
@@ -118,6 +140,12 @@ def _lacks_the_field(seen: Transcript, exchange: Exchange) -> bool:
     """Return whether the server refuses the field whatever its value is, by a status of its own."""
     inside = at(seen, exchange.name.removesuffix(", beyond"))
     return exchange.status in (404, 415, 501) and inside.status == exchange.status
+
+
+def _ignores(seen: Transcript, field: str) -> bool:
+    """Return whether the server answers even a value of a wrong type: it does not know the field (HTTP-09)."""
+    found = [one for one in seen.exchanges if one.name == f"{field}, of another type"]
+    return field in OPTIONAL and any(one.status == 200 for one in found)
 
 
 def _chat(target: Target) -> Fields:

@@ -141,7 +141,7 @@ class Kept:
         if any(item.get("type") == "item_reference" and item["id"] not in made for item in own):
             raise Refused("There is no such item.", "input", "item_not_found", status=404)
         own = [made[item["id"]] if item.get("type") == "item_reference" else item for item in own]
-        context = [*(known[previous][2] if previous else []), *(talk.items if talk else []), *own]
+        context = [*(known[previous][2] if previous else []), *(talk.context if talk else []), *own]
         check_calls(context)
         found = _output(body, context)
         self._made += 1

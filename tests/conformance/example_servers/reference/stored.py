@@ -75,6 +75,12 @@ class Conversation:
     deleted: set[str] = field(default_factory=set)
 
     @property
+    def context(self) -> list[Json]:
+        """Return the items as they were sent and made, without deleted ones."""
+        named = zip(self._named(), self.items, strict=True)
+        return [item for shown, item in named if shown["id"] not in self.deleted]
+
+    @property
     def resource(self) -> Json:
         """Return the conversation as an answer has it."""
         head = {"id": self.name, "object": "conversation", "created_at": self.made}
@@ -82,14 +88,14 @@ class Conversation:
 
     def page(self, query: dict[str, str]) -> Json:
         """List the items, newest first by default (ST-08)."""
-        found = self._stored()
+        found = self.stored()
         if query.get("order") != "asc":
             found.reverse()
         return _page(found, query)
 
     def item(self, method: str, name: str) -> Json:
         """Return an item, or delete it."""
-        found = next((item for item in self._stored() if item["id"] == name), None)
+        found = next((item for item in self.stored() if item["id"] == name), None)
         if found is None:
             raise Refused(f"Item {name} not found.", "item_id", "item_not_found", status=404)
         if method == "DELETE":
@@ -97,9 +103,12 @@ class Conversation:
             return self.resource
         return found
 
-    def _stored(self) -> list[Json]:
-        named = [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
-        return [item for item in named if item["id"] not in self.deleted]
+    def stored(self) -> list[Json]:
+        """Return the items with their ids, without deleted ones."""
+        return [item for item in self._named() if item["id"] not in self.deleted]
+
+    def _named(self) -> list[Json]:
+        return [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
 
 
 class Conversations:
@@ -137,6 +146,9 @@ class Conversations:
         if method == "DELETE":
             del self._kept[name]
             return {"id": name, "object": "conversation.deleted", "deleted": True}
+        if action == "items" and method == "POST":
+            found.items += body["items"]
+            return _listed(found.stored()[-len(body["items"]) :])
         if action == "items":
             return found.page(query)
         if method == "POST":

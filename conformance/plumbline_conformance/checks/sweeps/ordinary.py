@@ -1,0 +1,96 @@
+"""Check that a server takes the ordinary forms of a request, which clients send without being asked.
+
+Other checks let a server refuse them, because they judge what a form does. A server that refuses `cache_control` or a
+system prompt of parts breaks no other rule, and no coding agent can use it (vllm#57324).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline_conformance.checks.common import answered, at
+from plumbline_conformance.checks.laws import WHOLE
+from plumbline_conformance.suite.scenario import Problem, check
+from plumbline_conformance.transcript.answer_fold import objects_in
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
+
+TITLE = "Take the ordinary forms of a request"
+REFUSED = (400, 404, 415, 422, 501)
+CHAT = {
+    "user parts": "CHAT-13",
+    "system parts": "CHAT-13",
+    "developer parts": "CHAT-13",
+    "names": "CHAT-13",
+    "response_format text": "HTTP-10",
+}
+RESPONSES = {
+    "user": "R-19",
+    "safety_identifier": "R-19",
+    "service_tier auto": "R-19",
+    "service_tier default": "R-19",
+    "text format": "HTTP-10",
+    "parts": "R-13",
+}
+MESSAGES = {
+    "user_id": "MSG-02",
+    "a cached part": "MSG-02",
+    "no citations": "MSG-02",
+    "thinking off": "MSG-02",
+    "a cached system": "MSG-02",
+    "a cached tool": "MSG-02",
+}
+"""The requests of a scenario, and the rule that a server breaks which refuses one."""
+
+
+def ordinary(slug: str, base: str, rows: dict[str, str]) -> None:
+    """Register the check that a server takes some requests of a scenario.
+
+    Args:
+        slug: the id of the scenario.
+        base: the name of the plainest request, or empty: a server that refuses it lacks more than a form.
+        rows: the names of the others, and their rules.
+    """
+
+    @check(f"{slug}/ordinary", TITLE, *dict.fromkeys(rows.values()), milder=True)
+    def taken(seen: Transcript) -> Iterator[Problem]:
+        if not base or answered(at(seen, base)).status not in REFUSED:
+            for name, rule in rows.items():
+                yield from _taken(at(seen, name), rule)
+
+
+def _taken(exchange: Exchange, rule: str) -> Iterator[Problem]:
+    if (status := answered(exchange).status) in REFUSED:
+        shown = f"status {status}"
+        yield Problem(expected="an answer", actual=shown, pointer="status", exchange=exchange.name, rule=rule)
+
+
+@check("messages/members/ordinary", TITLE, "MSG-02", "MSG-05", milder=True)
+def ordinary_members(seen: Transcript) -> Iterator[Problem]:
+    """Check the requests with a system prompt of blocks, and with a result of blocks of text."""
+    for exchange in seen.exchanges:
+        asked = exchange.request_json
+        if isinstance(asked, dict) and isinstance(asked.get("system"), list):
+            yield from _taken(exchange, "MSG-02")
+        elif isinstance(asked, dict) and any(map(_has_a_listed_result, objects_in(asked.get("messages")))):
+            yield from _taken(exchange, "MSG-05")
+
+
+def _has_a_listed_result(turn: dict[str, Any]) -> bool:
+    """Return whether a turn has a result of several blocks, all of them text."""
+    contents = [
+        block["content"]
+        for block in objects_in(turn.get("content"))
+        if block.get("type") == "tool_result" and isinstance(block.get("content"), list)
+    ]
+    return any({part.get("type") for part in content} == {"text"} for content in contents)
+
+
+ordinary("chat/fields", "base", CHAT)
+ordinary("responses/fields", "base", RESPONSES)
+ordinary("messages/fields", "base", MESSAGES)
+ordinary("messages/inputs", "plain", {"block": "MSG-02", "neighbours": "MSG-02", "system": "MSG-02"})
+ordinary("messages/tool", WHOLE, {"none": "MSG-04"})
+ordinary("completions/id-lists", "", {"one_list": "CMP-02"})
+ordinary("completions/limits", "default", {"none": "CMP-03"})
+ordinary("chat/completion-limit", "", {WHOLE: "CHAT-06"})
