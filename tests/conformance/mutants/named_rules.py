@@ -60,7 +60,7 @@ NAMED: dict[str, str] = {
     "chat/fields/ordinary: refuses the format of text": "HTTP-10",
     "responses/fields/ordinary: refuses the format of text": "HTTP-10",
     "responses/fields/ordinary: refuses parts": "R-13",
-    "messages/members/ordinary: refuses results of blocks": "MSG-05",
+    "messages/fields/ordinary: refuses results of blocks": "MSG-05",
     "chat/tool-choices/shape: one choice of two": "CHAT-02",
     "chat/tool-choices/stream-called: one streamed choice of two": "CHAT-02",
     "chat/logprobs-pair/shape: no role": "CHAT-03",

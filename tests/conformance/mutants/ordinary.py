@@ -34,22 +34,6 @@ def refused_with(member: str, kind: type) -> Mutation:
     return mutate
 
 
-def _listed_result(exchange: Exchange) -> bool:
-    blocks = [
-        block
-        for turn in exchange.request_json.get("messages", ())
-        if isinstance(turn["content"], list)
-        for block in turn["content"]
-    ]
-    return any(block["type"] == "tool_result" and isinstance(block.get("content"), list) for block in blocks)
-
-
-def refused_results(seen: Transcript) -> Transcript:
-    """Refuse results of several blocks."""
-    found = [changed(one, status=400) if _listed_result(one) else one for one in seen.exchanges]
-    return Transcript(scenario=seen.scenario, exchanges=found)
-
-
 def other_place(entries: list[Any]) -> None:
     entries[1]["top_logprobs"] = OTHERS
 
@@ -107,7 +91,7 @@ ROWS: list[Row] = [
     ("messages/fields", "refuses marks of the cache", status(400, "a cached part"), "ordinary"),
     ("messages/inputs", "refuses neighbours", status(400, "neighbours"), "ordinary"),
     ("messages/members", "refuses a system of blocks", refused_with("system", list), "ordinary"),
-    ("messages/members", "refuses results of blocks", refused_results, "ordinary"),
+    ("messages/fields", "refuses results of blocks", status(400, "a result of blocks"), "ordinary"),
     ("messages/tool", "refuses to forbid calls", status(400, "none"), "ordinary"),
     ("completions/id-lists", "refuses token ids", status(400, "one_list"), "ordinary"),
     ("completions/limits", "refuses a limit of 0", status(400, "none"), "ordinary"),

@@ -205,6 +205,28 @@ MESSAGE_RARE: Rows = {
     "thinking as needed": {"thinking": {"type": "adaptive"}},
     "a strict tool": {"tools": [{**WEATHER, "type": "custom", "strict": True}]},
     "a cached tool": {"tools": [{**WEATHER, "cache_control": CACHED}]},
+    "a result of blocks": {
+        "tools": [WEATHER],
+        "messages": [
+            *user(TEXT),
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "toolu_1",
+                        "content": [_part("21 degrees"), _part("and rain")],
+                    }
+                ],
+            },
+        ],
+    },
     "examples of a tool": {"tools": [{**WEATHER, "input_examples": [{"city": "Paris"}]}]},
     "a document": {
         "messages": [

@@ -7,12 +7,10 @@ system prompt of parts breaks no other rule, and no coding agent can use it (vll
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from plumbline_conformance.checks.common import answered, at
 from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.suite.scenario import Problem, check
-from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TITLE = "Take the ordinary forms of a request"
@@ -39,6 +37,7 @@ MESSAGES = {
     "thinking off": "MSG-02",
     "a cached system": "MSG-02",
     "a cached tool": "MSG-02",
+    "a result of blocks": "MSG-05",
 }
 """The requests of a scenario, and the rule that a server breaks which refuses one."""
 
@@ -54,9 +53,11 @@ def ordinary(slug: str, base: str, rows: dict[str, str]) -> None:
 
     @check(f"{slug}/ordinary", TITLE, *dict.fromkeys(rows.values()), milder=True)
     def taken(seen: Transcript) -> Iterator[Problem]:
-        if not base or answered(at(seen, base)).status not in REFUSED:
-            for name, rule in rows.items():
-                yield from _taken(at(seen, name), rule)
+        if base and answered(at(seen, base)).status in REFUSED:
+            return
+        for exchange in seen.exchanges:
+            if exchange.name in rows:
+                yield from _taken(exchange, rows[exchange.name])
 
 
 def _taken(exchange: Exchange, rule: str) -> Iterator[Problem]:
@@ -65,25 +66,13 @@ def _taken(exchange: Exchange, rule: str) -> Iterator[Problem]:
         yield Problem(expected="an answer", actual=shown, pointer="status", exchange=exchange.name, rule=rule)
 
 
-@check("messages/members/ordinary", TITLE, "MSG-02", "MSG-05", milder=True)
+@check("messages/members/ordinary", TITLE, "MSG-02", milder=True)
 def ordinary_members(seen: Transcript) -> Iterator[Problem]:
-    """Check the requests with a system prompt of blocks, and with a result of blocks of text."""
+    """Check the requests with a system prompt of blocks."""
     for exchange in seen.exchanges:
         asked = exchange.request_json
         if isinstance(asked, dict) and isinstance(asked.get("system"), list):
             yield from _taken(exchange, "MSG-02")
-        elif isinstance(asked, dict) and any(map(_has_a_listed_result, objects_in(asked.get("messages")))):
-            yield from _taken(exchange, "MSG-05")
-
-
-def _has_a_listed_result(turn: dict[str, Any]) -> bool:
-    """Return whether a turn has a result of several blocks, all of them text."""
-    contents = [
-        block["content"]
-        for block in objects_in(turn.get("content"))
-        if block.get("type") == "tool_result" and isinstance(block.get("content"), list)
-    ]
-    return any({part.get("type") for part in content} == {"text"} for content in contents)
 
 
 ordinary("chat/fields", "base", CHAT)
