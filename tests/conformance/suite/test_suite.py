@@ -19,6 +19,18 @@ from plumbline_conformance.transcript.exchange import Transcript
 
 APIS = ("chat", "completions", "responses", "messages")
 MILDER = {
+    "chat/completion-limit/ordinary",
+    "chat/fields/ordinary",
+    "completions/id-lists/ordinary",
+    "completions/limits/ordinary",
+    "messages/fields/ordinary",
+    "messages/inputs/ordinary",
+    "messages/members/ordinary",
+    "messages/tool/ordinary",
+    "responses/limits/reached",
+    "responses/limits/stream-reached",
+    "responses/reasoning-cut/reached",
+    "responses/reasoning-cut/stream-reached",
     "messages/system-turns/read",
     "messages/bounds/refused",
     *(f"{api}/{slug}" for api in APIS for slug in ("bounds/taken", "fields/same-prompt")),
