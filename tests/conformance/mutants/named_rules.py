@@ -57,6 +57,8 @@ NAMED: dict[str, str] = {
     "chat/text/shape: an index from 1": "CHAT-02",
     "chat/text/shape: no choices": "CHAT-02",
     "chat/tool-choices/called: one choice of two": "CHAT-02",
+    "messages/stream-long/sound: holds a stream back": "MSG-07",
+    "completions/stream-long/sound: law of sound: a stream without an object": "CMP-01",
     "chat/fields/ordinary: refuses parts of the system": "CHAT-13",
     "responses/fields/ordinary: refuses names of users": "R-19",
     "messages/fields/ordinary: refuses marks of the cache": "MSG-02",
