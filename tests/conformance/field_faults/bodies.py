@@ -225,7 +225,7 @@ def _all_thought(answer: Json, _: Json) -> None:
 
 
 def _formatted(asked: Json) -> bool:
-    return (asked.get("response_format") or {}).get("type", "text") != "text"
+    return bool((asked.get("response_format") or {}).get("type", "text") != "text")
 
 
 def _documents(change: Callable[[str], str]) -> Change:
