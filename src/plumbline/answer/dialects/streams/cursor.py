@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plumbline.answer.dialects.streams.marker_patterns import PATTERNS
 
@@ -80,10 +80,16 @@ class Finder:
     def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
         self.least = least
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
-        # In one order, because sections in another order have the same markers.
-        self._pattern, self._scan, self._beginnings = PATTERNS.of(tuple(sorted(self.markers)))
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
+
+    def __getattr__(self, name: str) -> Any:
+        """Compile the patterns at first use: of the hundreds of finders of a dialect, an answer needs few."""
+        if name not in ("_pattern", "_scan", "_beginnings"):
+            raise AttributeError(name)
+        # In one order, because sections in another order have the same markers.
+        self._pattern, self._scan, self._beginnings = PATTERNS.of(tuple(sorted(self.markers)))
+        return getattr(self, name)
 
     def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
         """Return where the text before the first marker ends, and the marker, or None if no marker has come yet.
