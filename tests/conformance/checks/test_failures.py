@@ -43,7 +43,12 @@ def test_an_honest_refusal_is_rejected_and_no_failure() -> None:
                     body_bytes(lambda _: REFUSAL, None)(status(code, None)(transcripts()[scenario]))
                 )
 
-                verdicts = {finding.verdict for finding in found if finding.check != "models/list/unknown"}
+                verdicts = {
+                    finding.verdict
+                    for finding in found
+                    # That an ordinary form is refused is what the last one reports.
+                    if finding.check != "models/list/unknown" and not finding.check.endswith("/ordinary")
+                }
                 assert verdicts == {"rejected"}, code
                 assert "n is not supported" in str(found[0].reason), code
 

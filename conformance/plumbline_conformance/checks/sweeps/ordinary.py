@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline_conformance.checks.common import answered, at
+from plumbline_conformance.checks.common import accepted, answered, at
 from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.suite.scenario import Problem, check
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
@@ -53,8 +53,8 @@ def ordinary(slug: str, base: str, rows: dict[str, str]) -> None:
 
     @check(f"{slug}/ordinary", TITLE, *dict.fromkeys(rows.values()), milder=True)
     def taken(seen: Transcript) -> Iterator[Problem]:
-        if base and answered(at(seen, base)).status in REFUSED:
-            return
+        if base:
+            accepted(at(seen, base))
         for exchange in seen.exchanges:
             if exchange.name in rows:
                 yield from _taken(exchange, rows[exchange.name])
@@ -64,6 +64,8 @@ def _taken(exchange: Exchange, rule: str) -> Iterator[Problem]:
     if (status := answered(exchange).status) in REFUSED:
         shown = f"status {status}"
         yield Problem(expected="an answer", actual=shown, pointer="status", exchange=exchange.name, rule=rule)
+    else:
+        accepted(exchange)
 
 
 @check("messages/members/ordinary", TITLE, "MSG-02", milder=True)

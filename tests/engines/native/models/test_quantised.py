@@ -112,7 +112,7 @@ def test_the_kernels_keep_the_integers_of_the_checkpoint(
 
     monkeypatch.setattr(Library, "pack", pack)
     found = logits(quantised, library=load())
-    assert packed_bits == [bits] * 8 + [0]
+    assert packed_bits == [0] + [bits] * 8
     # What is left are inputs rounded to 8 bits, and scales in bf16.
     assert (found - exact).norm() / exact.norm() < (0.05 if bits else 1e-5)
 
