@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.answer.dialects.parsers.section_reader import SectionReader
-from plumbline.answer.dialects.spec.dialect import NewId, Section
+from plumbline.answer.dialects.spec.dialect import NewId
 from plumbline.answer.dialects.spec.markers import Markers, is_control
 from plumbline.answer.dialects.streams.cursor import Finder, MalformedError, Steps, finder
 from plumbline.answer.dialects.streams.whitespace import SPACE, WhitespaceBuffer
@@ -34,6 +34,8 @@ __all__ = ["MarkerParser"]
 
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
+_LONGEST_QUOTED = 2048
+"""Characters of calls in code within a sentence."""
 
 
 class MarkerParser(SectionReader):
@@ -87,8 +89,7 @@ class MarkerParser(SectionReader):
                 marker = yield from cursor.until(self._in_text, self._content.write)
             if marker is None:
                 break
-            if marker in markers.sections and self._content.in_backtick and not is_control(marker):
-                yield from self._quoted(markers.sections[marker], marker)
+            if (yield from self._is_quoted(marker)):
                 boundary = False
             elif (marker in markers.at_line and not self._content.at_line) or self._is_prose(marker):
                 self._content.write(marker, cursor.offset - len(marker))
@@ -122,13 +123,31 @@ class MarkerParser(SectionReader):
             return False
         return self._shows_markup or self._content.sets_off
 
-    def _quoted(self, sections: tuple[Section, ...], marker: str) -> Steps[None]:
-        """Pass on a marker in code within a sentence, and what follows through the end of the code or of the calls."""
-        self._content.write(marker, self._cursor.offset - len(marker))
+    def _is_quoted(self, marker: str) -> Steps[bool]:
+        """Pass on calls in code within a sentence, which a backtick ends or follows at once; return whether it does."""
+        cursor, sections = self._cursor, self._markers.sections.get(marker, ())
+        if not sections or is_control(marker) or not self._content.in_backtick:
+            return False
         ends = finder("`", *(close for section in sections for close in section.close))
-        end = yield from self._cursor.until(ends, self._content.write)
-        if end is not None:
-            self._content.write(end, self._cursor.offset - len(end))
+        after = size = 0  # From where the cursor stands, because text that was read is dropped.
+        while size <= _LONGEST_QUOTED:
+            end, found = ends.search(cursor.text, cursor.pos + after, cursor.closed)
+            size = end - cursor.pos
+            if found == "`":
+                if size != after and len(ends.markers) > 1:  # Not right after an end, if such calls have one.
+                    return False
+                self._content.write(marker, cursor.offset - len(marker))
+                offset = cursor.offset
+                cursor.pos = end
+                self._content.write(cursor.text[end - size : end], offset)
+                return True
+            if found is not None:
+                after = size + len(found)
+            elif cursor.closed:
+                return False
+            else:
+                yield
+        return False
 
     def _continue_thinking(self) -> Steps[None]:
         """Read the thinking that the prompt has begun, if it has."""

@@ -7,6 +7,7 @@ the names of the tensors.
 from __future__ import annotations
 
 import logging
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,13 +237,13 @@ def random_model(
     library: Library | None = None,
     bits: int = 0,
 ) -> Transformer:
-    """Make a model of this description with random weights, the same for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
+    """Make a model of this description with random weights, the same for the same seed in any order of reading."""
     kind = dtype or description.dtype
 
     def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=dtype or kind, device=device)
+        generator = torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
         return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind)
 
     return build(description, fetch, kind, torch.device(device), library, bits)
