@@ -7,7 +7,6 @@ the names of the tensors.
 from __future__ import annotations
 
 import logging
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,16 +236,16 @@ def random_model(
     library: Library | None = None,
     bits: int = 0,
 ) -> Transformer:
-    """Make a model of this description with random weights, the same for the same seed in any order of reading."""
+    """Make a model of this description with random weights, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
     kind = dtype or description.dtype
 
     def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=dtype or kind, device=device)
-        generator = torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
         return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind)
 
-    return build(description, fetch, kind, torch.device(device), library, bits)
+    return build(description, fetch, kind, torch.device(device), library, bits, in_order=True)
 
 
 def build(
@@ -259,6 +258,8 @@ def build(
     fetch_stack: FetchStack | None = None,
     largest_step: int = LARGEST_STEP,
     texts: Texts = NO_TEXTS,
+    *,
+    in_order: bool = False,
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
     if library is not None and not (
@@ -267,6 +268,7 @@ def build(
         library = None
     stacked = use_triton(torch.empty(0, device=device))
     source = WeightSource(description, fetch, library, bits, stacked, device, dtype, fetch_stack)
+    source = replace(source, in_order=in_order)
     if library is None or bits != _MEASURED or texts_problem(description, texts):
         return _assembled(source, largest_step)
     # First, because less memory is taken than by the model that stays.
@@ -279,11 +281,14 @@ def build(
 
 def _assembled(source: WeightSource, largest_step: int) -> Transformer:
     description, names = source.description, source.names
+    shape = description.vocab_size, description.hidden_size
+    stored = source.fetch_weight(f"{names.embedding}.weight", shape, None) if source.in_order else None
     # First, because they are the largest: what they are read into would come on top of all other weights.
-    last, embedding = _head_and_embedding(source)
+    ends = None if source.in_order else _head_and_embedding(source)
     trim()
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
+    last, embedding = ends or _head_and_embedding(source, stored)
     weights = ModelWeights(
         embedding,
         layers,
@@ -300,7 +305,9 @@ def _assembled(source: WeightSource, largest_step: int) -> Transformer:
     return Transformer(description, weights, source.library, largest_step)
 
 
-def _head_and_embedding(source: WeightSource) -> tuple[Linear, Tensor | PackedWeight]:
+def _head_and_embedding(
+    source: WeightSource, stored: Tensor | StoredWeight | None = None
+) -> tuple[Linear, Tensor | PackedWeight]:
     """Build the output layer, and the embedding: with compiled kernels it stays in the numbers that it is stored in."""
     description, names, library, bits = source.description, source.names, source.library, source.bits and 8
     shape = description.vocab_size, description.hidden_size
@@ -311,7 +318,8 @@ def _head_and_embedding(source: WeightSource) -> tuple[Linear, Tensor | PackedWe
         return build_linear(whole, bias, grid, library, Rounding(bits))
 
     bias = source.fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
-    stored = source.fetch_weight(f"{names.embedding}.weight", shape, None)
+    if stored is None:
+        stored = source.fetch_weight(f"{names.embedding}.weight", shape, None)
     if description.tied and source.streamed:
         tied = dense(stored, source.dtype, source.device)
         return StreamedLinear(shape, lambda: lambda x, _: linear(x, tied, bias)), tied

@@ -101,6 +101,8 @@ class WeightSource:
     """None where stacks are plain tensors."""
     streamed: bool = False
     """Whether linear layers are read when they are called."""
+    in_order: bool = False
+    """Whether weights are read in the order in which a token passes them, in which random ones are drawn."""
     places: list[LinearPlace] = field(default_factory=list)
     stacks: StreamedStacks = field(default_factory=StreamedStacks)
 
