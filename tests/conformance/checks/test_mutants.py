@@ -39,6 +39,7 @@ COMPARING = {
     "responses/background/states",
     "responses/background-cancel/again",
     "responses/background-stream/resumed",
+    "responses/conversation-changes/learnt",
 }
 """Checks of two answers that differ. Either can be wrong; problems name one of them."""
 

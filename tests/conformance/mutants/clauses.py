@@ -197,7 +197,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         chunks(lambda found: [one.update(obfuscation="x") for one in found], STREAM),
         "absent",
     ),
-    (LIMITS, "cut before the limit", body(counted("output_tokens", 1), WHOLE), "state"),
+    (LIMITS, "cut before the limit", body(counted("output_tokens", 1), WHOLE), "state reached"),
     ("responses/conversation-item", "an item that is not found", status(404, "item"), "get"),
     ("responses/conversation-item", "a list without its end", body(without("last_id"), "list"), "objects"),
     ("responses/conversation-item", "all items deleted", body(put("data", []), "left"), "deleted"),

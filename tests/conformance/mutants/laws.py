@@ -134,8 +134,12 @@ def refused_bare() -> Mutation:
     return mutate
 
 
+_OBJECTS = {"response": ("response", "object"), "message": ("message", "role")}
+"""The member that `unsound` removes, by the member that contains the answer in a first event."""
+
+
 def unsound(change: Callable[[Any], object]) -> Mutation:
-    """Change the last answer of the scenario's API; of a stream the object in its first event."""
+    """Change the last answer of the scenario's API; of a stream a member of its first event."""
 
     def mutate(seen: Transcript) -> Transcript:
         answered = [one for one in seen.exchanges if one.method == "POST" and one.status == 200]
@@ -143,8 +147,8 @@ def unsound(change: Callable[[Any], object]) -> Mutation:
         own = [one for one in reversed(answered) if one.url.endswith(end)]
         chosen = min(own, key=is_stream)  # A whole answer, if there is one.
         if is_stream(chosen):
-            path = ["response"] if "response" in chosen.chunks[0] else []
-            return chunk(0, without(*path, "object"), chosen.name)(seen)
+            path = next((path for name, path in _OBJECTS.items() if name in chosen.chunks[0]), ("object",))
+            return chunk(0, without(*path), chosen.name)(seen)
         return body(change, chosen.name)(seen)
 
     return mutate

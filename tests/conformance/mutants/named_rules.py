@@ -58,6 +58,7 @@ NAMED: dict[str, str] = {
     "chat/text/shape: no choices": "CHAT-02",
     "chat/tool-choices/called: one choice of two": "CHAT-02",
     "messages/stream-long/sound: holds a stream back": "MSG-07",
+    "messages/stream-long/sound: law of sound: a message without a role": "MSG-01 MSG-07",
     "completions/stream-long/sound: law of sound: a stream without an object": "CMP-01",
     "chat/fields/ordinary: refuses parts of the system": "CHAT-13",
     "responses/fields/ordinary: refuses names of users": "R-19",

@@ -6,13 +6,13 @@ They are in a TOML file next to the recording, edited by hand. An explanation of
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.report import Report
 from plumbline_conformance.suite.aliases import current
 
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]
@@ -38,17 +38,17 @@ class Explanations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Return the explanation of a check."""
         return next((found.why for found in self.explanation if check in found.checks), None)
 
-    def missing(self, report: Report) -> list[str]:
-        """Return violations of a MUST without an explanation."""
-        return [
-            result.check
-            for result in report.results
-            if result.verdict in VIOLATIONS and result.level == "MUST" and self.of(result.check) is None
-        ]
+    def missing(self, verdicts: Mapping[str, str]) -> list[str]:
+        """Return violations without an explanation, those of a SHOULD included.
 
-    def stale(self, report: Report) -> list[str]:
+        Args:
+            verdicts: by check.
+        """
+        return [check for check, verdict in verdicts.items() if verdict in VIOLATIONS and not self.of(check)]
+
+    def stale(self, verdicts: Mapping[str, str]) -> list[str]:
         """Return explained checks that are not violated, or explained twice."""
-        broken = {result.check for result in report.results if result.verdict in VIOLATIONS}
+        broken = {check for check, verdict in verdicts.items() if verdict in VIOLATIONS}
         listed = [check for found in self.explanation for check in found.checks]
         return [check for place, check in enumerate(listed) if check not in broken or check in listed[:place]]
 
