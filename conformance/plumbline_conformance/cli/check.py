@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.common import findings_of_clients, note, require_clients
 from plumbline_conformance.cli.dispatch import complain
+from plumbline_conformance.cli.progress import progress
 from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.options import Concurrency, Sdk, Server
 from plumbline_conformance.client.target_input import capabilities_of, clients_of, reachable
@@ -37,7 +36,6 @@ from plumbline_conformance.console.options import (
 )
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.judge.redacted_findings import judge_redacted
-from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import (
     RESTART_WAIT,
     TIMEOUT,
@@ -50,7 +48,7 @@ from plumbline_conformance.recording.file import (
 )
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.baseline import Baseline
-from plumbline_conformance.reports.conclude import STATUSES, STYLES, File, Outputs, conclude
+from plumbline_conformance.reports.conclude import STATUSES, File, Outputs, conclude
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.runner.preflight import PreflightResult, apis_of, discovered
@@ -61,8 +59,6 @@ from plumbline_conformance.transcript.exchange import Transcript
 
 __all__ = ["CheckCommand", "check"]
 
-_SAY = 10.0
-"""Seconds between two lines about the progress of a run whose output is not a terminal."""
 _server = partial(Describe, "server")
 _limit = partial(Describe, "requests and limits")
 _report = partial(Describe, "reports")
@@ -196,7 +192,7 @@ def _run(out: Console, command: CheckCommand, target: Target) -> int:
     header = _header(known.target, plan, command)
     kept = {} if plan.resumed is None else _kept(command.resume, plan.resumed, header)
     recorder = Recorder(command.record, header, secrets=plan.secrets) if command.record else nullcontext(None)
-    with recorder as file, _progress(out, len(plan.scenarios)) as shown:
+    with recorder as file, progress(out, len(plan.scenarios)) as shown:
         listeners = [shown, *([file.add] if file else [])]
         sent = _send(command, plan, known, listeners, kept)
     if why := _unreachable(sent, plan.secrets):
@@ -227,6 +223,10 @@ def _run(out: Console, command: CheckCommand, target: Target) -> int:
     out.print(
         f"Interrupted: {ended} of {len(sent.transcripts)} scenarios had ended, and only they were judged."
     )
+    if command.record is not None:
+        out.print(
+            f"The same command with --resume {escape(str(command.record))} sends the others.", soft_wrap=True
+        )
     return INTERRUPTED
 
 
@@ -365,40 +365,3 @@ def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
     if sent.interrupted or not exchanges or any(exchange.status != 0 for exchange in exchanges):
         return None
     return redacted_exchange(exchanges[0], secrets).error or "no answer"
-
-
-@contextmanager
-def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
-    """Show a progress bar and the counts of verdicts on a terminal; elsewhere write a line every ten seconds."""
-    if not out.is_terminal:
-        yield from _lines(count)
-        return
-    counts: Counter[str] = Counter()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=out, transient=True) as bar:
-        task = bar.add_task("", total=count)
-
-        def shown(seen: Transcript) -> None:
-            counts.update(finding.verdict for finding in judge(seen))
-            counted = " ".join(f"[{STYLES[name]}]{counts[name]} {name}[/]" for name in STYLES if counts[name])
-            bar.update(task, advance=1, description=counted)
-
-        yield shown
-
-
-def _lines(count: int) -> Iterator[Callable[[Transcript], None]]:
-    """Write how many scenarios have ended, also while none ends: a server may take minutes for one answer."""
-    ended: list[str] = []
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.wait(_SAY):
-            print(f"{len(ended)} of {count} scenarios have ended", file=sys.stderr, flush=True)
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    try:
-        yield lambda seen: ended.append(seen.scenario)
-    finally:
-        over.set()
-        writer.join()

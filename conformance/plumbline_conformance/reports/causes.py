@@ -87,7 +87,8 @@ def _request_size(report: Report, result: Result) -> int:
 def groups(report: Report) -> list[CauseGroup]:
     """Return the results that do not pass by their cause, in the order of harm.
 
-    A server that fails or dies comes first, then a broken MUST, then a SHOULD; among equals the cause of most results.
+    What the baseline does not accept comes before what it does: a run fails for the former alone. A server that fails
+    or dies comes first, then a broken MUST, then a SHOULD; among equals the cause of most results.
     """
     shown = [result for result in report.results if result.verdict not in ("pass", "skipped")]
     known = {result.check for result in shown}
@@ -110,11 +111,12 @@ def distinct(problems: Sequence[Problem]) -> list[tuple[Problem, int]]:
     return [(first[signature], count) for signature, count in counts.items()]
 
 
-def _harm(group: CauseGroup) -> tuple[bool, bool, bool, int, int]:
+def _harm(group: CauseGroup) -> tuple[bool, bool, bool, bool, int, int]:
     result = group.result
+    new = result.verdict in VIOLATIONS and result.expected is None
     fatal = not {FAILED, SURVIVED}.isdisjoint(broken_rules(result.problems))
     must = result.verdict in VIOLATIONS and result.verdict != "warn" and result.level == "MUST"
-    return result.verdict != "error", not fatal, not must, _ORDER.index(result.verdict), -group.size
+    return result.verdict != "error", not new, not fatal, not must, _ORDER.index(result.verdict), -group.size
 
 
 def _signatures(result: Result, broken: dict[tuple[str, str | None], set[str]]) -> set[Signature]:

@@ -24,7 +24,7 @@ from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.formats.sarif import sarif
 from plumbline_conformance.reports.formats.text import failure_lines, printable, same_cause, scores
 from plumbline_conformance.reports.guard import render_all
-from plumbline_conformance.reports.repairs import repair_lines
+from plumbline_conformance.reports.repairs import new_lines, repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.suite.scenario import DIED, MUTE, SCENARIOS, UNKNOWN
@@ -198,7 +198,9 @@ def _stopped_by_death(transcripts: Sequence[Transcript]) -> bool:
 
 
 def show(console: Console, report: Report) -> None:
-    """Print checks that do not pass, and the counts."""
+    """Print the number of causes and what to repair first, the checks that do not pass, and the counts."""
+    for line in (*new_lines(report), *repair_lines(report)):
+        console.print(escape(printable(line)), highlight=False)
     for name, reason, count in _skipped(report):
         amount = "1 check" if count == 1 else f"{count} checks"
         console.print(
@@ -219,8 +221,6 @@ def show(console: Console, report: Report) -> None:
         )
     if report.stale:
         console.print("Correct the baseline by --update-baseline; with --strict the run fails until then.")
-    for line in repair_lines(report):
-        console.print(escape(printable(line)), highlight=False)
     console.print(f"by class: {classes_line(report)}", highlight=False)
     console.print(f"checks that pass, of those with a verdict: {scores(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])

@@ -1,4 +1,4 @@
-"""Choose the rules whose repair would turn most checks green."""
+"""Summarise failures: how many causes they have, what is not in the baseline, and which repairs help most."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 
 import msgspec
 
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.report import Report
 
-__all__ = ["Repair", "repair_lines", "repairs"]
+__all__ = ["Repair", "new_lines", "repair_lines", "repairs"]
 
 _BROKEN = ("fail", "flaky")
 _FEWEST = 4
@@ -64,3 +65,12 @@ def repair_lines(report: Report) -> list[str]:
         f"{one.sentence}"
         for number, one in enumerate(repairs(report))
     ]
+
+
+def new_lines(report: Report) -> list[str]:
+    """Return one line with the violations that a baseline does not accept; nothing if it accepts none or all."""
+    broken = [result for result in report.results if result.verdict in VIOLATIONS]
+    new = [result.check for result in broken if result.expected is None]
+    if not new or len(new) == len(broken):
+        return []
+    return [f"{len(new)} of {len(broken)} violations are not in the baseline: {', '.join(new)}"]

@@ -12,10 +12,22 @@ from plumbline_conformance.reports.report import Report, Result
 from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES, scenarios_that_show
 
-__all__ = ["UNASKED", "blamed", "core_of", "headline", "lacking", "status_of", "unjudged", "whole"]
+__all__ = [
+    "UNASKED",
+    "UNJUDGED",
+    "blamed",
+    "core_of",
+    "headline",
+    "lacking",
+    "status_of",
+    "unjudged",
+    "whole",
+]
 
 UNASKED = "the run was interrupted before the scenario had ended"
 """The skip reason of a scenario that an interruption left out or cut."""
+UNJUDGED = "no check reached a verdict, or the run was interrupted"
+"""Why a report is not `whole`."""
 _NONE = {"inconclusive", "skipped"}
 
 

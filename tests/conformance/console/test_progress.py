@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from plumbline_conformance.cli import check
+from plumbline_conformance.cli import progress
 from plumbline_conformance.transcript.exchange import Transcript
 
 
@@ -16,12 +16,12 @@ from plumbline_conformance.transcript.exchange import Transcript
 def test_lines_come_while_no_scenario_ends(
     ended: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "_SAY", 0.001)
+    monkeypatch.setattr(progress, "_SAY", 0.001)
     threads = threading.active_count()
     line = f"{ended} of 5 scenarios have ended\n"
     written = ""
 
-    with check._progress(Console(file=io.StringIO()), 5) as report:
+    with progress.progress(Console(file=io.StringIO()), 5) as report:
         for number in range(ended):
             report(Transcript(scenario=f"chat/{number}", exchanges=[]))
         while written.count(line) < 3:  # No scenario ends meanwhile.

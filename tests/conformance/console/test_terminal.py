@@ -209,6 +209,7 @@ def test_an_interrupted_check_keeps_what_had_ended_and_lists_what_had_not(
     recorded = {seen.scenario: seen for seen in read_recording(run).transcripts}
     ended = [name for name, seen in recorded.items() if seen.skipped != UNASKED]
     assert f"Interrupted: {len(ended)} of {len(recorded)} scenarios had ended" in out
+    assert f"--resume {run} " in out
     assert ended == ["chat/text"]
     results = json.loads(first.read_text("utf-8"))["results"]
     assert {result["verdict"] for result in results} == {"pass", "skipped"}

@@ -1,21 +1,31 @@
-"""What to repair first: the greedy order turns as many checks green at each step as any rule can."""
+"""What is new, and what to repair first: the greedy order turns as many checks green at each step as any rule can."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline_conformance.recording.file import RecordingHeader
-from plumbline_conformance.reports.repairs import repair_lines, repairs
+from plumbline_conformance.reports.causes import groups
+from plumbline_conformance.reports.repairs import new_lines, repair_lines, repairs
 from plumbline_conformance.reports.report import Report, Result, Rule
 
 RULES = ("CHAT-01", "CHAT-02", "SSE-01", "R-01")
 broken = st.lists(st.sets(st.sampled_from(RULES), min_size=1).map(sorted), max_size=9)
 
 
-def report(checks: list[list[str]], expected: str | None = None) -> Report:
+def report(checks: list[list[str]], expected: str | None = None, accepted: Collection[int] = ()) -> Report:
     results = [
-        Result(check=f"chat/a/{n}", title="t", level="MUST", rules=rules, verdict="fail", expected=expected)
+        Result(
+            check=f"chat/a/{n}",
+            title="t",
+            level="MUST",
+            rules=rules,
+            verdict="fail",
+            expected="known" if n in accepted else expected,
+        )
         for n, rules in enumerate(checks)
     ]
     known = {rule: Rule(id=rule, level="MUST", sentence=f"Keep {rule}.") for rule in RULES}
@@ -46,3 +56,18 @@ def test_a_few_failures_need_no_order() -> None:
         "3 of 4 failing checks pass with CHAT-01 kept: Keep CHAT-01.",
         "1 of 4 failing checks pass with SSE-01 kept as well: Keep SSE-01.",
     ]
+
+
+@given(broken, st.sets(st.integers(0, 8)))
+def test_what_a_baseline_does_not_accept_is_named_and_comes_first(
+    checks: list[list[str]], accepted: set[int]
+) -> None:
+    made = report(checks, accepted=accepted)
+    new = [f"chat/a/{n}" for n in range(len(checks)) if n not in accepted]
+
+    assert [group.result.check for group in groups(made)][: len(new)] == new
+    assert new_lines(made) == (
+        [f"{len(new)} of {len(checks)} violations are not in the baseline: {', '.join(new)}"]
+        if 0 < len(new) < len(checks)
+        else []
+    )

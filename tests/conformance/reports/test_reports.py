@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema_rs
+import msgspec
 import pytest
 from example_servers.good_server import transcripts
 from hypothesis import example, given
@@ -43,7 +44,7 @@ from plumbline_conformance.reports.report import (
     read_report,
     report_of,
 )
-from plumbline_conformance.reports.standing import blamed
+from plumbline_conformance.reports.standing import UNASKED, blamed, status_of, whole
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.scenario import CHECKS, Problem
@@ -171,14 +172,24 @@ def test_sarif_names_the_rule_and_the_place_whatever_a_server_wrote(text: str) -
     assert place["logicalLocations"][0]["fullyQualifiedName"] == "chat/text/shape"
 
 
+@pytest.mark.parametrize("stale", [[], ["chat/text/usage"]])
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_sarif_has_an_error_where_the_exit_status_is_not_0(verdict: str, *, strict: bool) -> None:
-    report = of(verdict)
+@pytest.mark.parametrize(
+    ("verdict", "why"), [*((verdict, "why") for verdict in VERDICTS), ("skipped", UNASKED)]
+)
+def test_sarif_has_an_error_where_the_exit_status_is_not_0(
+    verdict: str, why: str, stale: list[str], *, strict: bool
+) -> None:
+    report = msgspec.structs.replace(of(verdict, why), stale=stale)
     [run] = json.loads(sarif(report, strict=strict))["runs"]
+    [ran] = run["invocations"]
 
     errors = [found for found in run["results"] if found["level"] == "error"]
+    notes = [found for found in ran["toolExecutionNotifications"] if found["level"] == "error"]
     assert bool(errors) == bool(blamed(report, strict=strict))
+    assert bool(errors or notes) == bool(status_of(report, strict=strict))
+    # A reader would take the missing results of an interrupted run for repaired defects.
+    assert ran["executionSuccessful"] == (whole(report) and verdict != "error")
 
 
 def test_the_schema_of_reports_has_every_profile() -> None:
@@ -235,6 +246,7 @@ def test_a_failure_shows_rule_expected_actual_pointer_and_how_to_see_it_again() 
 
     text = "\n".join(failure_lines(report, report.results[0]))
     assert "CHAT-01: `object" in text
+    assert f"source   {rules()['CHAT-01']['source']}" in text
     assert "expected thing" in text
     assert "actual   thing  (event 0, thing)" in text
     assert "see it   curl -sS -N -i http://127.0.0.1:1/thing" in text

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from plumbline_conformance.reports.formats.text import failure_lines
 from plumbline_conformance.reports.report import Report, Result
-from plumbline_conformance.reports.standing import blamed, lacking, whole
+from plumbline_conformance.reports.standing import UNJUDGED, blamed, lacking, whole
 
 __all__ = ["junit"]
 
@@ -44,8 +44,7 @@ def junit(report: Report, *, strict: bool = False) -> str:
     for name, sentence in zip(report.lacking, lacking(report), strict=True):
         _alone(root, "profile", name, "failure", "lacking", sentence)
     if not whole(report):
-        reason = "no check reached a verdict, or the run was interrupted"
-        _alone(root, "run", "whole", "error", "inconclusive", reason)
+        _alone(root, "run", "whole", "error", "inconclusive", UNJUDGED)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

@@ -18,7 +18,7 @@ from plumbline_conformance.reports.formats.text import (
     scores,
     times,
 )
-from plumbline_conformance.reports.repairs import repair_lines
+from plumbline_conformance.reports.repairs import new_lines, repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Report, Result
 from plumbline_conformance.reports.standing import lacking
 
@@ -60,7 +60,7 @@ def markdown(report: Report) -> str:
         for name in report.stale
     ]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
-    lines += [f"- {cell(line)}" for line in repair_lines(report)]
+    lines += [f"- {cell(line)}" for line in (*new_lines(report), *repair_lines(report))]
     for group in groups(report):
         lines += _failure(report, group.result)
         lines += [f"{cell(same_cause(group.others))}.", ""] if group.others else []
@@ -87,7 +87,8 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
         return lines
     for name, problems in by_rule(result):
         rule = report.rules[name]
-        lines += [f"> {f'[{name}]({rule.url})' if rule.url else name}: {rule.sentence}", ""]
+        source = f" ({rule.source})" if rule.source else ""
+        lines += [f"> {f'[{name}]({rule.url})' if rule.url else name}: {rule.sentence}{source}", ""]
         different = distinct(problems)
         lines += ["| expected | actual | where |", "|---|---|---|"]
         lines += [

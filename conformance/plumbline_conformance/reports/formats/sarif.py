@@ -6,12 +6,13 @@ The place of a result is the path of the request below the server's address, bec
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 from plumbline_conformance.reports.formats.text import failure_lines, printable, requests_of
 from plumbline_conformance.reports.report import Report, Result
-from plumbline_conformance.reports.standing import blamed, lacking
+from plumbline_conformance.reports.standing import UNJUDGED, blamed, lacking, whole
 
 __all__ = ["sarif"]
 
@@ -20,7 +21,10 @@ _LEVELS = {"MUST": "error", "SHOULD": "warning", "MAY": "note"}
 
 
 def sarif(report: Report, *, strict: bool = False) -> str:
-    """Return the document. What makes the exit status non-zero is an error; what a baseline accepts is suppressed."""
+    """Return the document. What makes the exit status non-zero is an error; what a baseline accepts is suppressed.
+
+    An interrupted run is no successful execution: a reader would take its missing results for repaired defects.
+    """
     blame = blamed(report, strict=strict)
     shown = [result for result in report.results if result.problems or result.check in blame]
     driver = {
@@ -39,13 +43,23 @@ def sarif(report: Report, *, strict: bool = False) -> str:
         "tool": {"driver": driver},
         "invocations": [
             {
-                "executionSuccessful": 3 not in blame.values(),
-                "toolExecutionNotifications": [{"message": {"text": text}} for text in lacking(report)],
+                "executionSuccessful": 3 not in blame.values() and whole(report),
+                "toolExecutionNotifications": [
+                    {"level": "error", "message": {"text": text}} for text in _notes(report, strict)
+                ],
             }
         ],
         "results": [_result(report, result, blamed=result.check in blame) for result in shown],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _notes(report: Report, strict: bool) -> Iterator[str]:
+    """Yield what makes the exit status non-zero and is the result of no check."""
+    yield from (f"{name} no longer occurs as listed in the baseline" for name in report.stale if strict)
+    yield from lacking(report)
+    if not whole(report):
+        yield UNJUDGED
 
 
 def _result(report: Report, result: Result, *, blamed: bool) -> dict[str, Any]:

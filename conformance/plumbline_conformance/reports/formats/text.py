@@ -36,6 +36,8 @@ def failure_lines(report: Report, result: Result) -> list[str]:
     for name, problems in by_rule(result):
         rule = report.rules[name]
         lines.append(f"{rule.id}: {rule.sentence}")
+        if rule.source:
+            lines.append(f"source   {rule.source}")
         different = distinct(problems)
         for problem, count in different[:_MOST]:
             place = place_of(report, result, problem)
