@@ -119,7 +119,12 @@ def exchange_of(target: Target, request: Request) -> Exchange:
         body = json.dumps(_seeded(target, _limited(target, request))).encode()
         headers["content-type"] = "application/json"
     return Exchange(
-        name=request.name, method=request.method, url=url, request_headers=headers, request_body=body
+        name=request.name,
+        method=request.method,
+        url=url,
+        request_headers=headers,
+        request_body=body,
+        version=request.version if request.version != "1.1" else msgspec.UNSET,
     )
 
 

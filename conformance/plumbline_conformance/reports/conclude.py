@@ -226,7 +226,8 @@ def show(console: Console, report: Report) -> None:
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""
-    console.print(f"{len(report.results)} checks: {summary}{of_these}")
+    checks = "1 check" if len(report.results) == 1 else f"{len(report.results)} checks"
+    console.print(f"{checks}: {summary}{of_these}")
 
 
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:

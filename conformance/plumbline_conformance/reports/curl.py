@@ -43,6 +43,8 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
     parts = ["curl -sS -N -i"]
     if exchange.method != ("POST" if exchange.request_body else "GET"):
         parts.append(f"-X {shlex.quote(exchange.method)}")
+    if exchange.version:
+        parts.append(f"--http{exchange.version}")
     parts.append(_quoted(redacted_url(exchange.url)))
     for name, value in exchange.request_headers.items():
         if name.lower() not in _LEFT_OUT:

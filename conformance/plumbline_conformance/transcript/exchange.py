@@ -69,6 +69,8 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     request. This is the second exchange."""
     unavailable: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the status was 503 twice, the second time alone, while the server answered another request."""
+    version: str | msgspec.UnsetType = msgspec.UNSET
+    """The version of HTTP of the request, if it is not the usual one."""
     unreadable: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether no client can read the answer, as `error` says: the body is not what its headers say, or the frames of a
     WebSocket are none."""

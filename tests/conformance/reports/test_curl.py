@@ -8,6 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,7 +25,7 @@ from plumbline_conformance.recording.redaction import fingerprint, redacted_exch
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.formats.text import command_of
 from plumbline_conformance.reports.report import Report, Result
-from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
+from plumbline_conformance.suite.scenario import CAPABILITIES, SCENARIOS, WRONG_KEY, Request, Target
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.exchange import Exchange
 
@@ -105,6 +106,15 @@ def test_a_long_body_that_repeats_a_piece_is_made_by_the_command(
     assert "# and a body" not in command
     assert len(command) < 20_000
     assert sent(command, folder)[1] == content
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_request_of_another_version_of_http_is_sent_by_that(version: Any) -> None:
+    request = Request(path="/chat/completions", json={}, version=version)
+
+    shown = curl(exchange_of(Target(base_url="http://h/v1", model="m"), request))
+
+    assert ("--http1.0" in shown) == (version == "1.0")
 
 
 def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:

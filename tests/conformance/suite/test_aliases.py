@@ -77,7 +77,7 @@ def test_a_former_id_chooses_the_check_of_a_run(
     assert main(["judge", str(path), OLD]) == 0
     output = capsys.readouterr().out
     assert NOTE in output
-    assert "1 checks: 1 pass" in output
+    assert "1 check: 1 pass" in output
 
 
 def test_a_recording_that_chose_a_former_id_is_judged_by_the_new_one(renamed: None, tmp_path: Path) -> None:
