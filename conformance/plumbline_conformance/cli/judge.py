@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 
@@ -23,6 +24,7 @@ from plumbline_conformance.reports.conclude import STATUSES, File, Outputs, conc
 from plumbline_conformance.reports.formats.har import har
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.reports.submission import problems
+from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.scenario import SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES, Selection
 from plumbline_conformance.transcript.exchange import Transcript
@@ -69,6 +71,8 @@ class JudgeCommand(Command, frozen=True, kw_only=True):
             tally = _watched(found)
             findings = [finding for finding in tally.findings() if finding.check in wanted]
             return conclude(out, self.outputs, found.header, tally.transcripts(), findings, baseline=baseline)
+        # The verdicts are of today's suite, so that they can be compared with those of a run of today.
+        header = msgspec.structs.replace(found.header, suite=suite())
         transcripts = _in_order(out, found.transcripts)
         findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
         if not findings:
@@ -76,9 +80,7 @@ class JudgeCommand(Command, frozen=True, kw_only=True):
         looked = {finding.check.rsplit("/", 1)[0] for finding in findings}
         findings += findings_of_clients(clients, [seen for seen in transcripts if seen.scenario in looked])
         profile = _profile_of(found.header, self.selection)
-        return conclude(
-            out, self.outputs, found.header, transcripts, findings, baseline=baseline, profile=profile
-        )
+        return conclude(out, self.outputs, header, transcripts, findings, baseline=baseline, profile=profile)
 
 
 class ExportCommand(Command, frozen=True, kw_only=True):

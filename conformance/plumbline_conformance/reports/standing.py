@@ -50,7 +50,7 @@ def headline(report: Report) -> str:
     statement = {
         0: f"Passes the profile {report.profile}",
         1: f"Fails the profile {report.profile}",
-        2: f"Could not be judged by the profile {report.profile}",
+        2: f"{'Interrupted, and so not' if _is_cut(report) else 'Could not be'} judged by the profile {report.profile}",
         3: "The judge itself failed",
     }[status]
     counts = []
@@ -128,5 +128,8 @@ def lacking(report: Report) -> list[str]:
 
 def whole(report: Report) -> bool:
     """Return whether any check has a verdict, and the run was not interrupted."""
-    cut = any(result.reason == UNASKED for result in report.results)
-    return not cut and any(result.verdict not in _NONE for result in report.results)
+    return not _is_cut(report) and any(result.verdict not in _NONE for result in report.results)
+
+
+def _is_cut(report: Report) -> bool:
+    return any(result.reason == UNASKED for result in report.results)

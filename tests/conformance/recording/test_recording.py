@@ -24,6 +24,7 @@ from plumbline_conformance.recording.file import (
     read_recording,
 )
 from plumbline_conformance.recording.redaction import _is_secret, fingerprint, redacted, redacted_url
+from plumbline_conformance.reports.report import read_report
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 HEADER = RecordingHeader.of("http://127.0.0.1:1/v1", "m")
@@ -53,6 +54,17 @@ def test_a_recording_of_each_mutant_gives_the_same_verdicts(tmp_path: Path) -> N
     read = read_recording(recorded(tmp_path / "run.jsonl", *broken, key=KEY))
 
     assert [judge(found) for found in read.transcripts] == [judge(found) for found in broken]
+
+
+def test_the_report_of_an_older_recording_can_be_compared_with_one_of_today(tmp_path: Path) -> None:
+    """The advice of `matrix` for reports of different suites is to judge the recordings again."""
+    older = msgspec.structs.replace(HEADER, suite={"version": "0.0.1"})
+    good = transcripts()["models/list"]
+    run = recorded(tmp_path / "run.jsonl", good, header=older)
+
+    main(["judge", str(run), "--json", str(tmp_path / "judged.json")])
+
+    assert read_report(tmp_path / "judged.json").run.suite == HEADER.suite
 
 
 def test_a_compressed_recording_has_the_same_in_it(tmp_path: Path) -> None:

@@ -408,6 +408,10 @@ def test_a_page_begins_with_whether_the_server_passes() -> None:
     )
 
 
+def test_a_page_of_an_interrupted_run_says_so() -> None:
+    assert "Interrupted, and so not judged by the profile full." in html(of("skipped", UNASKED))
+
+
 def test_failures_come_first_and_green_scenarios_are_folded() -> None:
     places = re.findall(r'<(h2|details) id="s-([a-z0-9-]+)"', first_page())
 
