@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from plumbline_conformance.checks.common import accepted, answered, at
 from plumbline_conformance.checks.laws import WHOLE
-from plumbline_conformance.suite.scenario import Problem, check
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, check
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 TITLE = "Take the ordinary forms of a request"
@@ -54,27 +54,31 @@ def ordinary(slug: str, base: str, rows: dict[str, str]) -> None:
     @check(f"{slug}/ordinary", TITLE, *dict.fromkeys(rows.values()), milder=True)
     def taken(seen: Transcript) -> Iterator[Problem]:
         if base:
-            accepted(at(seen, base))
-        for exchange in seen.exchanges:
-            if exchange.name in rows:
-                yield from _taken(exchange, rows[exchange.name])
+            _ = accepted(at(seen, base))
+        yield from _taken([(one, rows[one.name]) for one in seen.exchanges if one.name in rows])
 
 
-def _taken(exchange: Exchange, rule: str) -> Iterator[Problem]:
-    if (status := answered(exchange).status) in REFUSED:
-        shown = f"status {status}"
-        yield Problem(expected="an answer", actual=shown, pointer="status", exchange=exchange.name, rule=rule)
-    else:
-        accepted(exchange)
+def _taken(asked: list[tuple[Exchange, str]]) -> Iterator[Problem]:
+    """Check exchanges, each with the rule that its refusal breaks."""
+    refused = [(one, rule) for one, rule in asked if answered(one).status in REFUSED]
+    for one, rule in refused:
+        shown = f"status {one.status}"
+        yield Problem(expected="an answer", actual=shown, pointer="status", exchange=one.name, rule=rule)
+    if not refused and any(one.status != 200 for one, _ in asked):
+        raise Inconclusive("a request is neither answered nor refused; another check reports this")
 
 
 @check("messages/members/ordinary", TITLE, "MSG-02", milder=True)
 def ordinary_members(seen: Transcript) -> Iterator[Problem]:
     """Check the requests with a system prompt of blocks."""
-    for exchange in seen.exchanges:
-        asked = exchange.request_json
-        if isinstance(asked, dict) and isinstance(asked.get("system"), list):
-            yield from _taken(exchange, "MSG-02")
+    asked = [(one, one.request_json) for one in seen.exchanges]
+    yield from _taken(
+        [
+            (one, "MSG-02")
+            for one, body in asked
+            if isinstance(body, dict) and isinstance(body.get("system"), list)
+        ]
+    )
 
 
 ordinary("chat/fields", "base", CHAT)
