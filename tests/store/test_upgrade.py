@@ -2,12 +2,15 @@
 
 - Tables of an older version gain what is missing, and keep what they have; the next start finishes a killed
   upgrade.
+- The start waits for work on the tables longer than a request waits for an operation, and reports the wait.
 - Tables of a newer version are used as they are if it only added to them, and refused if it did more.
 
 `tests/upgrade` runs servers of two versions.
 """
 
 from __future__ import annotations
+
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -16,7 +19,10 @@ from support.stores.store_records import item, record
 from plumbline.server.store.interface import Store, StoreUnavailableError
 from plumbline.server.store.open import open_store
 from plumbline.server.store.records import ConversationRecord
+from plumbline.server.store.sql import database
 
+_BRIEF = 0.5
+"""Seconds that an operation may take where a start takes longer."""
 ADDED = (
     "DROP TABLE event_parts",
     "ALTER TABLE responses DROP COLUMN cancel_requested",
@@ -64,6 +70,23 @@ async def test_older_tables_gain_what_is_missing(url: str, done: int) -> None:
     kept = (await store.conversation_items("a", "c1")).entries
     assert [one.id for one in kept] == ["i1", "in_r1", "out_r1"]
     await store.stop()
+
+
+async def test_a_start_waits_longer_than_an_operation_and_reports_it(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    upgrade = database.upgrade
+
+    def slowly(connection: sa.Connection, is_sqlite: bool) -> None:
+        time.sleep(3 * _BRIEF)
+        upgrade(connection, is_sqlite)
+
+    monkeypatch.setattr(database, "upgrade", slowly)
+    store = open_store(url, timeout=_BRIEF)
+    await store.start()
+    assert len(await store.secret("any")) == 32
+    await store.stop()
+    assert "the start waits" in caplog.text
 
 
 async def test_newer_tables_are_used_if_the_newer_version_only_added(

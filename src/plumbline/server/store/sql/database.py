@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import sqlite3
 import threading
@@ -27,6 +28,7 @@ from plumbline.server.store.sql.upgrade import upgrade
 __all__ = ["Database", "UnresponsiveError"]
 
 T = TypeVar("T")
+_log = logging.getLogger("plumbline.store")
 
 _CONNECTIONS = 5
 """Connections of one process: one writes, the others read."""
@@ -39,6 +41,9 @@ _PROBE_BYTES = 8192
 """What a probe writes: more than a page."""
 _BUSY_SHARE = 0.5
 """The share of the timeout that SQLite waits for another process' lock; the rest is for reporting the error."""
+_START_SECONDS = 60.0
+"""How long a transaction of the start may take. It creates or changes tables, perhaps after another server that starts.
+No client waits for it, and on a loaded machine the work alone takes longer than an operation may."""
 
 
 class UnresponsiveError(StoreUnavailableError):
@@ -62,6 +67,10 @@ class Database:
         """
         self._where = where
         self.timeout = timeout
+        self._patience = max(timeout, _START_SECONDS)
+        """Seconds that a transaction of the start may take."""
+        self._busy = self._patience * _BUSY_SHARE
+        """Seconds that a new connection of SQLite waits for another process' lock."""
         self.is_sqlite = isinstance(where, sa.URL)
         self.engine: sa.Engine | None = None
         """None while the database is closed. For PostgreSQL, the engine that `_asynchronous` wraps."""
@@ -102,10 +111,16 @@ class Database:
             self.engine = self._asynchronous.sync_engine
             self._apart = _engine(self._where, pool_size=1, max_overflow=0)
         try:
-            await self.run(lambda connection: upgrade(connection, self.is_sqlite), write=True)
+            await self.run_at_start(self._open)
         except StoreUnavailableError:
             await self._failures.stop()  # Without tables there is nothing to try.
             raise
+
+    def _open(self, connection: sa.Connection) -> None:
+        upgrade(connection, self.is_sqlite)
+        self._busy = self.timeout * _BUSY_SHARE
+        if self.is_sqlite:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {self._busy * 1000:.0f}")
 
     @property
     def description(self) -> str:
@@ -141,8 +156,27 @@ class Database:
         Raises:
             StoreUnavailableError: the database failed, or took longer than the timeout.
         """
-        run = self._in_thread if self.is_sqlite else self._on_loop
-        return await self._noted("write" if write else "read", lambda: run(work, write))
+        return await self._noted(
+            "write" if write else "read", lambda: self._transaction(work, write), self.timeout
+        )
+
+    async def run_at_start(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a writing transaction of the start of the server, which may take longer; log that it does.
+
+        Raises:
+            StoreUnavailableError: the database failed, or took longer than a minute.
+        """
+        text = "the store has not answered for %g seconds; the start waits for it, %g seconds at most"
+        slow = asyncio.get_running_loop().call_later(
+            self.timeout, _log.warning, text, self.timeout, self._patience
+        )
+        try:
+            return await self._noted("write", lambda: self._transaction(work, True), self._patience)
+        finally:
+            slow.cancel()
+
+    async def _transaction(self, work: Callable[[sa.Connection], T], write: bool) -> T:
+        return await (self._in_thread if self.is_sqlite else self._on_loop)(work, write)
 
     async def renew(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a short write of PostgreSQL that no other transaction may hold up, and commit it.
@@ -162,15 +196,15 @@ class Database:
                     raise
             return await self._apart_from_others(work)
 
-        return await self._noted("renew", run)
+        return await self._noted("renew", run, self.timeout)
 
-    async def _noted(self, kind: str, run: Callable[[], Awaitable[T]]) -> T:
+    async def _noted(self, kind: str, run: Callable[[], Awaitable[T]], seconds: float) -> T:
         """Run a transaction, translate its errors, and keep count of it."""
         if self.engine is None:
             raise StoreUnavailableError("it is closed")
         began = time.perf_counter()
         try:
-            found = await self._translated(run)
+            found = await self._translated(run, seconds)
         except StoreUnavailableError as error:
             self._failures.failed(kind, str(error))
             raise
@@ -213,12 +247,12 @@ class Database:
                     found.append(f"the disk of the store has {free >> 20} MiB left")
         return found
 
-    async def _translated(self, run: Callable[[], Awaitable[T]]) -> T:
+    async def _translated(self, run: Callable[[], Awaitable[T]], seconds: float) -> T:
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(seconds):
                 return await run()
         except TimeoutError:
-            raise UnresponsiveError(f"it did not answer within {self.timeout:g} seconds") from None
+            raise UnresponsiveError(f"it did not answer within {seconds:g} seconds") from None
         except DBAPIError as error:
             raise _translated(error.orig or error, lost=error.connection_invalidated) from error
         except sa.exc.TimeoutError as error:
@@ -284,13 +318,13 @@ class Database:
     def _set_up_sqlite(self, connection: Any, _: Any) -> None:
         cursor = connection.cursor()
         for pragma in (
-            f"busy_timeout = {self.timeout * _BUSY_SHARE * 1000:.0f}",
+            f"busy_timeout = {self._busy * 1000:.0f}",
             # This has no effect once there is a table.
             "auto_vacuum = INCREMENTAL",
             "synchronous = NORMAL",
         ):
             cursor.execute(f"PRAGMA {pragma}")
-        _use_write_ahead_log(cursor, self.timeout * _BUSY_SHARE)
+        _use_write_ahead_log(cursor, self._busy)
         cursor.close()
 
 

@@ -88,7 +88,7 @@ class SqlStore(LeaseRows, ChatRows):
             query = sa.select(secrets.c.value).where(secrets.c.name == name)
             return bytes((connection.execute(query)).scalar_one())
 
-        return await self._writer.write(work)
+        return await self._database.run_at_start(work)
 
     async def _sweep(self) -> None:
         # The search for expired rows does not block writes, and each batch of deletions is one write.
