@@ -132,7 +132,7 @@ def _server_lines(
         )
     if settings.api_servers > 1:
         yield "servers", f"{settings.api_servers} API servers share the engine (--api-servers)"
-    yield "storage", _storage(store)
+    yield "storage", _storage(store, settings)
     if settings.uds:
         yield "address", f"the Unix socket {settings.uds} (paths begin with /v1)"
         return
@@ -143,8 +143,14 @@ def _server_lines(
     yield "try", _first_request(catalog, settings, url)
 
 
-def _storage(store: Store | None) -> str:
+def _storage(store: Store | None, settings: Settings) -> str:
     """Say what is kept, where, for how long, and how to change that."""
+    if store is None and not settings.sealing_key:
+        # The key is in the store. Without one, clients with open sessions get a 400 after a restart.
+        return (
+            "responses are not stored (--store none), nor is the key of sealed thinking: a restart refuses what was "
+            "sealed before (--sealing-key-file keeps the key)"
+        )
     if store is None:
         return "responses are not stored (--store none)"
     return f"responses are kept in {store.description}; --store none keeps nothing"
