@@ -72,6 +72,8 @@ def tags(tool: ToolDialect) -> Defects:
             f"use {marker}\nb",
             f"a\n{marker}\nb",
             f"a{tag.end} {marker}<b>",
+            f"a{marker}{tag.open}",
+            f"{marker}{tag.open}",
         ):
             inner = render_calls([WrittenCall("get", json.dumps({"city": inside, "days": 3}))], section)
             yield "the beginning of calls inside a value", inner, [("get", {"city": inside, "days": 3})]

@@ -237,8 +237,10 @@ class TagReader:
         """Return whether the end of the call or the section ends the value too, or the beginning of another section."""
         size, own = len(marker), marker.lstrip() == self._tags.close
         if marker.lstrip() in self._openers:
-            return (yield from self._goes_on(size, self._call_begins))
-        if not (yield from self._goes_on(size, self._call.ends, line=not own)):
+            goes_on = yield from self._goes_on(size, self._call_begins)
+        else:
+            goes_on = yield from self._goes_on(size, self._call.ends, line=not own)
+        if not goes_on:
             return False
         return not (yield from self._end_comes(size))
 
