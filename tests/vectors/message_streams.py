@@ -106,7 +106,9 @@ def _wrong() -> Iterator[Case]:
     yield wrong("a block that does not end", _sse([*plain[:6], *plain[7:]]), "MSG-08")
     yield wrong("a block that does not begin", _sse([*plain[:2], *plain[3:]]), "MSG-08")
     yield wrong("another index", _sse(changed(4, index=1)), "MSG-08")
-    yield wrong("an event of another name", _sse(changed(4, type="content_delta")), "MSG-07", "MSG-08")
+    # Events of an unknown type are ignored, so a type that is not the event's is the fault.
+    unlike = _sse(plain).replace("event: content_block_delta", "event: content_delta", 1)
+    yield wrong("an event of another name", unlike, "MSG-07")
     yield wrong("input that is not JSON", _sse([*call[:-4], *call[-3:]]), "MSG-01", "MSG-08", tools=[_TOOL])
     yield wrong(
         "a call and another reason",
