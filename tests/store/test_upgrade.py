@@ -19,7 +19,7 @@ from support.stores.store_records import item, record
 from plumbline.server.store.interface import Store, StoreUnavailableError
 from plumbline.server.store.open import open_store
 from plumbline.server.store.records import ConversationRecord
-from plumbline.server.store.sql import database
+from plumbline.server.store.sql.upgrade import upgrade
 
 _BRIEF = 0.5
 """Seconds that an operation may take where a start takes longer."""
@@ -75,13 +75,11 @@ async def test_older_tables_gain_what_is_missing(url: str, done: int) -> None:
 async def test_a_start_waits_longer_than_an_operation_and_reports_it(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    upgrade = database.upgrade
-
     def slowly(connection: sa.Connection, is_sqlite: bool) -> None:
         time.sleep(3 * _BRIEF)
         upgrade(connection, is_sqlite)
 
-    monkeypatch.setattr(database, "upgrade", slowly)
+    monkeypatch.setattr("plumbline.server.store.sql.database.upgrade", slowly)
     store = open_store(url, timeout=_BRIEF)
     await store.start()
     assert len(await store.secret("any")) == 32
