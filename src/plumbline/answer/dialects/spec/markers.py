@@ -34,7 +34,7 @@ class Markers:
         self.headed = Finder((*calls.headed, *thinking.headed), least=1 if self.header else 2)
         self._index_sections(calls.sections)
         # No model writes control tokens in prose, so an end that ends nothing is noise.
-        ends = _flat((*s.close[:1], s.item_close, *s.call_format.ends) for s in calls.sections[:1])
+        ends = _flat((*s.close[:1], s.item_close, *s.call_format.ends) for s in calls.sections)
         others = (*self.sections, *self.silent, *thinking.open, *thinking.close, *thinking.markers)
         others = (*others, thinking.next_message, self.header, *self.headed.markers)
         self.stray_ends = frozenset(end for end in ends if is_control(end)).difference(others)
