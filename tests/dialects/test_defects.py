@@ -270,3 +270,15 @@ def test_a_flood_is_read_in_linear_time(flood: str) -> None:
     for begin in ('{"a": "', '{"a": ["x", '):
         json.loads(scanned(begin + flood * (8000 // len(flood)), [64]) if flood != "[" else "{}")
     assert isinstance(KeyedJson(), KeyedJson)
+
+
+def test_a_value_may_repeat_the_marker_of_calls_as_often_as_the_model_likes() -> None:
+    """A reader that calls itself for each repetition would end in a RecursionError."""
+    parser = Dialect(TOOL_DIALECTS["qwen3_coder"], None).parser(
+        tools={"get": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    )
+    text = "<tool_call><function=get><parameter=city>" + "<tool_call> " * 4000
+    assert [
+        *(event for piece in cut(text, [4]) for event in parser.push(TextDelta(piece))),
+        *parser.finish("stop"),
+    ]

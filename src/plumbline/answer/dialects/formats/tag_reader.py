@@ -34,6 +34,9 @@ _ALIKE = 0.8
 _FOREIGN_BEGINS = ("<function", "<invoke")
 """What calls of other families in tags begin with."""
 
+_MOST_WRAPPERS = 3
+"""Markers of sections before a call. A model that repeats itself writes thousands."""
+
 Write = Callable[[str], None]
 
 
@@ -281,16 +284,18 @@ class TagReader:
             line: a new line may follow it as well.
             at_end: the end of the answer may follow it.
         """
-        cursor = self._cursor
-        while True:
+        cursor, wrappers = self._cursor, 0
+        while wrappers <= _MOST_WRAPPERS:
             space = _SPACES.match(cursor.text, cursor.pos + size)
             end = cursor.pos + size if space is None else space.end()
             if end < len(cursor.text):
                 if line and space is not None and "\n" in space.group():
                     return True
                 certain, marker = after.at(cursor.text, end, cursor.closed and not cursor.cut)
-                if marker in self._openers:
-                    return (yield from self._goes_on(end + len(marker or "") - cursor.pos, self._call_begins))
+                if marker is not None and marker in self._openers:
+                    size, after, line, at_end = end + len(marker) - cursor.pos, self._call_begins, False, True
+                    wrappers += 1
+                    continue
                 if (
                     certain and marker is None and cursor.closed and at_end
                 ):  # A marker may break off at the end.
@@ -301,6 +306,7 @@ class TagReader:
             elif cursor.closed:
                 return at_end
             yield
+        return False
 
     def _json(self, put: Write | None, types: frozenset[str], ends: Finder) -> Steps[str]:
         """Read a value that is not a string; see `_value`."""
