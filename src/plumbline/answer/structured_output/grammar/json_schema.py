@@ -20,7 +20,14 @@ from plumbline.answer.structured_output.grammar.errors import TOO_COMPLEX, Const
 from plumbline.answer.structured_output.grammar.keywords import Keywords
 from plumbline.answer.structured_output.grammar.numbers.composed import JsonComposer, has_inexact_numbers
 from plumbline.answer.structured_output.grammar.numbers.exact import exact_numbers
-from plumbline.answer.structured_output.grammar.references import LISTS, MAPS, SCHEMAS, pointed, with_pointers
+from plumbline.answer.structured_output.grammar.references import (
+    LISTS,
+    MAPS,
+    SCHEMAS,
+    pointed,
+    with_pointers,
+    without_endless,
+)
 from plumbline.answer.structured_output.schema_repair import repaired
 from plumbline.base.exact_number import ExactNumber
 
@@ -126,10 +133,12 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
         notes: gets the pointer of an unknown `$schema`, which is read as the newest draft.
 
     Returns:
-        The schema with its references as JSON pointers, and without identifiers.
+        The schema with its references as JSON pointers, without identifiers, and with `false` for references to
+        schemas that no finite document satisfies.
 
     Raises:
-        ConstraintError: the schema is too large or invalid, or a reference leads out of it; the text names the place.
+        ConstraintError: the schema is too large or invalid, a reference leads out of it, or no finite document
+            satisfies it; the text names the place.
     """
     _check_size(schema)
     schema, violation = repaired(schema)
@@ -141,7 +150,10 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
     # Generators mix the forms of drafts, so all are read whichever draft is named.
     if notes is not None and not _is_known(resolved.get("$schema")):
         notes.append("#/$schema")
-    return resolved
+    ending = without_endless(resolved)
+    if ending is False:
+        raise ConstraintError("The schema requires itself without an end: no finite document satisfies it.")
+    return ending  # type: ignore[no-any-return]
 
 
 def _is_known(draft: Any) -> bool:
