@@ -104,9 +104,19 @@ async def test_what_an_address_says_holds_for_the_connection(postgres_url: str) 
     scheme=st.sampled_from(["postgres", "postgresql", "postgresql+asyncpg"]),
 )
 def test_any_password_and_hosts_reach_the_driver(password: str, hosts: list[str], scheme: str) -> None:
+    address = PostgresAddress(f"{scheme}://us%2Fer:{quote(password, safe='')}@{','.join(hosts)}/na%20me")
+    found, parameters = as_read(address)
+    assert (parameters.user, parameters.password, parameters.database) == ("us/er", password, "na me")
+    assert [host for host, _ in found] == [
+        re.sub(r":\d+$|[\[\]]", "", re.sub(r":\d+$", "", each)) for each in hosts
+    ]
+    assert password not in address.shown.replace("us%2Fer", "").replace("na%20me", "") or len(password) < 4
+
+
+def as_read(address: PostgresAddress) -> tuple[Any, Any]:
+    """The hosts with their ports, and the other parameters, as asyncpg reads them."""
     from asyncpg import connect_utils
 
-    address = PostgresAddress(f"{scheme}://us%2Fer:{quote(password, safe='')}@{','.join(hosts)}/na%20me")
     kinds: dict[str, Any] = dict.fromkeys(
         (
             "host",
@@ -125,11 +135,26 @@ def test_any_password_and_hosts_reach_the_driver(password: str, hosts: list[str]
         ("server_settings", "target_session_attrs", "krbsrvname", "gsslib")
     )
     found, parameters = connect_utils._parse_connect_dsn_and_args(dsn=address._dsn, **kinds, **others)
-    assert (parameters.user, parameters.password, parameters.database) == ("us/er", password, "na me")
-    assert [host for host, _ in found] == [
-        re.sub(r":\d+$|[\[\]]", "", re.sub(r":\d+$", "", each)) for each in hosts
-    ]
-    assert password not in address.shown.replace("us%2Fer", "").replace("na%20me", "") or len(password) < 4
+    return found, parameters
+
+
+@given(given=st.sets(st.sampled_from(["user", "password", "host", "port", "dbname"])), ports=st.booleans())
+def test_a_parameter_wins_over_the_same_part_of_the_address(given: set[str], ports: bool) -> None:
+    """As in libpq, where the parameters are read last."""
+    other = {"user": "o/u", "password": "o@p", "host": "second", "port": "7", "dbname": "o n"}
+    query = "&".join(f"{name}={quote(other[name], safe='')}" for name in sorted(given))
+    port = ":1" if ports else ""
+    found, read = as_read(PostgresAddress(f"postgresql://u:p@first{port}/db" + f"?{query}" * bool(query)))
+    assert read.user == (other["user"] if "user" in given else "u")
+    assert read.password == (other["password"] if "password" in given else "p")
+    assert read.database == (other["dbname"] if "dbname" in given else "db")
+    right = 7 if "port" in given else 1 if ports else 5432
+    assert [tuple(each) for each in found] == [("second" if "host" in given else "first", right)]
+
+
+def test_a_socket_in_the_abstract_namespace_is_refused_by_name() -> None:
+    with pytest.raises(BadAddressError, match="host"):
+        PostgresAddress("postgresql://u:hidden@/db?host=@socket")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import socket
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from plumbline.server.store.interface import StoreUnavailableError
 
@@ -87,7 +87,9 @@ class PostgresAddress:
         # As libpq has it: 0 waits without a limit (here: as long as an operation may take), and 1 is 2.
         self._seconds = max(2, seconds) if seconds > 0 else None
         self._query = _read(query)
-        netloc, database = _with_address(parts.netloc, self._query), parts.path
+        netloc, database = _with_address(
+            *_without_overridden(parts.netloc, parts.path, self._query), self._query
+        )
         self._dsn = urlunsplit(("postgresql", netloc, database, urlencode(self._query, quote_via=quote), ""))
         user = netloc.rpartition("@")[0].partition(":")[0]
         where = netloc.rpartition("@")[2] or self._query.get("host", "")
@@ -172,12 +174,46 @@ def _read(query: dict[str, str]) -> dict[str, str]:
     return query
 
 
-def _with_address(netloc: str, query: dict[str, str]) -> str:
-    """Return the user, the hosts and the ports of an address, with `hostaddr` in place of the name of a host."""
+def _without_overridden(netloc: str, database: str, query: dict[str, str]) -> tuple[str, str]:
+    """Return an address without the parts that parameters replace: as in libpq, what comes last counts.
+
+    Raises:
+        BadAddressError: a host is a socket in the abstract namespace, which asyncpg does not open.
+    """
+    user, at, place = netloc.rpartition("@")
+    if "host" in query or "port" in query:
+        found = [_host_and_port(each) for each in place.split(",")] if place else []
+        for name, values in zip(("host", "port"), zip(*found, strict=True), strict=False):
+            if any(values):
+                query.setdefault(name, ",".join(values))
+        place = ""
+    if any(host.startswith("@") for host in query.get("host", "").split(",")):
+        raise BadAddressError(
+            "its address has a 'host' in the abstract namespace (@), which is not supported"
+        )
+    name, colon, password = user.partition(":")
+    if "user" in query:
+        name = quote(query.pop("user"), safe="")
+    if "password" in query:
+        colon, password = ":", quote(query.pop("password"), safe="")
+    if "dbname" in query:
+        database = "/" + quote(query.pop("dbname"), safe="")
+    user = f"{name}{colon}{password}"
+    return f"{user}{at or '@' * bool(user)}{place}", database
+
+
+def _host_and_port(place: str) -> tuple[str, str]:
+    """Split a host from its port, which may be empty; the host is without its brackets and its escapes."""
+    host, _, port = place.rpartition(":") if ":" in place and not place.endswith("]") else (place, "", "")
+    return unquote(host.strip("[]")), port
+
+
+def _with_address(netloc: str, database: str, query: dict[str, str]) -> tuple[str, str]:
+    """Return an address and its database, with `hostaddr` in place of the name of a host."""
     numeric = query.pop("hostaddr", None)
     if numeric is None:
-        return netloc
+        return netloc, database
     user, at, place = netloc.rpartition("@")
     port = place.rpartition(":")[2] if ":" in place and not place.endswith("]") else query.pop("port", "")
     query.pop("host", None)
-    return f"{user}{at}{f'[{numeric}]' if ':' in numeric else numeric}{':' if port else ''}{port}"
+    return f"{user}{at}{f'[{numeric}]' if ':' in numeric else numeric}{':' if port else ''}{port}", database
