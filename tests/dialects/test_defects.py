@@ -177,13 +177,14 @@ def test_an_empty_list_of_calls_is_nothing(tool: str, opened: str, closed: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["functionsget5", "functions.get6", "functions_get_7", "get:0", "functions.get"]
+    "name", ["functionsget5", "functions.get6", "functions_get_7", "get:0", "functions.get", "a.b.get:1"]
 )
 @pytest.mark.parametrize("nameless", ["call00003", "call_abc123", "7"])
 def test_an_id_of_kimi_in_another_form_names_the_tool(name: str, nameless: str) -> None:
     tool, given = TOOL_DIALECTS["kimi_k2"], '{"city": "Paris", "days": 3}'
     named = json.dumps({"name": "get", "arguments": json.loads(given)})
-    for call in (f"{name}|{given}", f"{nameless}|{given}", f"{nameless}|{named}"):
+    beside = json.dumps({"name": "get", **json.loads(given)})
+    for call in (f"{name}|{given}", *(f"{nameless}|{one}" for one in (given, named, beside))):
         inside = call.replace("|", "<|tool_call_argument_begin|>")
         message = read(tool, f"<|tool_call_begin|>{inside}<|tool_call_end|>")
         assert [(c.name, json.loads(c.arguments), c.complete) for c in message.calls] == [

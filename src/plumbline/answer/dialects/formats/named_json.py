@@ -13,6 +13,7 @@ from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Gra
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import CLOSING
 from plumbline.answer.dialects.streams.json_stream import json_value
+from plumbline.base.exact_number import dumps, exact_number
 
 __all__ = ["NamedJson"]
 
@@ -24,6 +25,7 @@ _OTHER_IDS = (
 """Ids as clients hand them back that clean them up, and as models write them after such ids."""
 _COUNTER = re.compile(r"(?:call[_-]?[0-9A-Za-z]*|[0-9]+)", re.IGNORECASE)
 """An id without the name of a tool, which models write after clients' ids of this kind."""
+_AROUND = frozenset(("arguments", "parameters"))
 _FENCES = finder("```json\n", "```\n", "json\n", "json{")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
@@ -133,6 +135,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             others = [match[1] for match in (pattern.fullmatch(name) for pattern in _OTHER_IDS) if match]
             name = re.sub(r"^functions\.|:[0-9]+$", "", name)
             if name not in call.schemas:
+                others.append(name.rpartition(".")[2])  # Names of modules before that of the tool.
                 name = next((other for other in others if other in call.schemas), name)
         return name, call_id
 
@@ -173,13 +176,16 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
 def _tool_of(arguments: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the tool that arguments without a name are for, and its arguments.
 
-    Either these name it (`{"name": "f", "arguments": {…}}`), or one tool only has all their keys, and they have all
-    keys that it requires. Otherwise the name is empty.
+    Either these name it, around them or beside them (`{"name": "f", "arguments": {…}}`, `{"name": "f", …}`), or one
+    tool only has all their keys, and they have all keys that it requires. Otherwise the name is empty.
     """
-    value = json.loads(arguments)
-    name, inner = value.get("name"), value.get("arguments")
-    if len(value) == 2 and name in schemas and isinstance(inner, dict):
-        return name, json.dumps(inner, ensure_ascii=False)
+    value = json.loads(arguments, parse_float=exact_number)
+    name = value.get("name")
+    if isinstance(name, str) and name in schemas:
+        rest = {key: inner for key, inner in value.items() if key != "name"}
+        inner = next(iter(rest.values())) if len(rest) == 1 and rest.keys() <= _AROUND else rest
+        if isinstance(inner, dict) and inner.keys() <= set(schemas[name].get("properties") or ()):
+            return name, dumps(inner)
     keys = set(value)
     fitting = [
         tool
