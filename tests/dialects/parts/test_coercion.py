@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-from support.parsing.dialects import DIALECTS, cut
+from support.parsing.dialects import DIALECTS, Dialect, cut, fold
 
-from plumbline.answer.dialects.spec.call_format import WrittenCall
+from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from plumbline.answer.dialects.streams.coercion import (
     admitted,
@@ -80,6 +80,11 @@ _schemas = st.dictionaries(st.sampled_from(_WORDS), _json, max_size=4)
         ("['x', 1] and", ["array"], "\"['x', 1] and\""),
         ("['x'", ["array"], "\"['x'\""),
         ("[f(1)]", ["array"], '"[f(1)]"'),
+        ('"42"', ["integer"], "42"),
+        ('"9007199254740993"', ["number"], "9007199254740993"),
+        ('"True"', ["boolean"], "true"),
+        ('"[1]"', ["array", "null"], "[1]"),
+        ('"x"', ["integer"], '"\\"x\\""'),
     ],
 )
 def test_a_text_means_what_the_schema_allows(text: str, types: list[str], meant: str) -> None:
@@ -237,3 +242,43 @@ def test_composed_schemas_give_arguments_the_types_of_flat_ones(
             parser = dialect.parser(tools={"f": schema})
             read.append([*parser.push(TextDelta(text)), *parser.finish("stop")])
         assert read[0] == read[1], dialect
+
+
+_TAGGED = [
+    dialect
+    for dialect in DIALECTS
+    if dialect.tool is not None
+    and dialect.tool.sections[0].call_format.argument_syntax
+    in (ArgumentSyntax.TAGS, ArgumentSyntax.TYPED_TAGS, ArgumentSyntax.ELEMENTS)
+]
+_LISTS: dict[str, Any] = {
+    "enum": {"enum": ["on", "off", "7"]},
+    "branches": {"anyOf": [{"type": "string", "const": "on"}, {"enum": ["off", "7"]}, {"type": "null"}]},
+    "reference": {"$ref": "#/$defs/state"},
+}
+
+
+@pytest.mark.parametrize("dialect", _TAGGED, ids=str)
+@settings(max_examples=EXPLORED or 25)
+@given(
+    text=st.sampled_from(["on", "off", "7"]),
+    around=st.sampled_from(["{}", '"{}"', "'{}'", " {} ", ' "{}"']),
+    where=st.sampled_from(sorted(_LISTS)),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+)
+def test_a_listed_string_is_meant_whatever_is_around_it(
+    dialect: Dialect, text: str, around: str, where: str, sizes: list[int]
+) -> None:
+    assert dialect.tool is not None
+    parameters = {
+        "type": "object",
+        "properties": {"state": _LISTS[where], "note": {"type": "string"}},
+        "$defs": {"state": _LISTS["enum"]},
+    }
+    written = {"state": around.format(text), "note": around.format(text)}
+    thought = "hm" if dialect.reasoning is not None else None
+    output = dialect.write(Utterance((WrittenCall("set", json.dumps(written)),), thought))
+    parser = dialect.parser(tools={"set": parameters})
+    events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
+    [call] = fold([*events, *parser.finish("stop")]).calls
+    assert json.loads(call.arguments) == {**written, "state": text}

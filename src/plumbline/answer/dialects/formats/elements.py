@@ -30,7 +30,13 @@ from plumbline.answer.dialects.spec.call_format import (
     WrittenCall,
     declared,
 )
-from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
+from plumbline.answer.dialects.streams.coercion import (
+    allowed_types,
+    coerce,
+    listed_texts,
+    part_schema,
+    resolved,
+)
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.answer.dialects.streams.json_stream import json_value
 from plumbline.answer.dialects.streams.json_text import quoted
@@ -126,7 +132,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
             if text is not None:
-                call.arguments(coerce(text, allowed_types(schema, root)))
+                call.arguments(coerce(text, allowed_types(schema, root), listed_texts(schema, root)))
                 continue
             items = ElementList(call.arguments, key, part_schema(schema, root, None), root)
             is_list = allowed_types(schema, root) == {"array"}
@@ -206,13 +212,12 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         if not types:
             yield from self._unknown(cursor, put, key, schema, root, depth)
         elif "string" in types and not types & NESTING:
-            yield from self._string(cursor, put, key, types)
+            yield from self._string(cursor, key, StringWriter(put, types, listed=listed_texts(schema, root)))
         else:
             yield from self._nesting(cursor, put, key, schema, root, depth)
 
-    def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
+    def _string(self, cursor: Cursor, key: str, out: StringWriter) -> Steps[None]:
         """Read an element that may be a string, without elements in it."""
-        out = StringWriter(put, types)
         ends = (f"{end}{space}{self.tag}" for end in ("", _PARAMETER_END) for space in ("", "\n"))
         marker = yield from cursor.until(finder(*ends), out.write)
         if marker is None:
@@ -255,7 +260,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             first = "object" if "object" in allowed_types(resolved(schema, root), root) else "array"
             put("[]" if (found.kind or first) == "array" else "{}")
         else:
-            put(coerce(text, types))
+            put(coerce(text, types, listed_texts(schema, root)))
 
     def _inner(self, cursor: Cursor, key: str, text: str, types: frozenset[str]) -> Steps[str | None]:
         """Read the tag after a text. Returns the name of the element that begins; None if `key` ends."""

@@ -11,7 +11,7 @@ from plumbline.answer.dialects.formats.named_json import NamedJson
 from plumbline.answer.dialects.formats.pythonic import PythonCall
 from plumbline.answer.dialects.formats.tagged import TAGS
 from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, CallFormat, CallSink, declared
-from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
+from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, listed_texts, part_schema
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_text import quoted
 
@@ -45,9 +45,16 @@ class WordsCall(CallFormat, frozen=True):
         cursor.unread(marker or "")
         members: dict[str, str] = {}
         for key, text in _members("".join(parts), root["properties"]):
-            types = allowed_types(part_schema(root, root, key), root)
+            schema = part_schema(root, root, key)
             value = _QUOTED.fullmatch(text)
-            members.setdefault(key, coerce(text.rstrip(",;") if value is None else value[2], types))
+            members.setdefault(
+                key,
+                coerce(
+                    text.rstrip(",;") if value is None else value[2],
+                    allowed_types(schema, root),
+                    listed_texts(schema, root),
+                ),
+            )
         call.arguments(f"{{{', '.join(f'{quoted(key)}: {value}' for key, value in members.items())}}}")
 
 

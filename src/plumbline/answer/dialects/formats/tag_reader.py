@@ -15,7 +15,7 @@ from functools import lru_cache
 from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
 from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
 from plumbline.answer.dialects.spec.call_format import CallSink
-from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
+from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, listed_texts, part_schema
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_stream import json_value
 from plumbline.answer.dialects.streams.json_text import quoted
@@ -81,6 +81,8 @@ class TagReader:
         """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
         self._parameters = CallParameters(())
         self._names = TagNames(tags, cursor, call)
+        self._listed: frozenset[str] = frozenset()
+        """The strings that the schema of the parameter lists."""
         self._own_end = ""
         """The end of an element with the name of the parameter, which some models write for `end`."""
         begin = _BEGIN.match(tag.end)
@@ -118,7 +120,8 @@ class TagReader:
                 if found is None:
                     break
                 key, kind = found
-            types = allowed_types(part_schema(root, root, key), root)
+            schema = part_schema(root, root, key)
+            types, self._listed = allowed_types(schema, root), listed_texts(schema, root)
             if kind is not None:
                 types = self._tags.given(kind, types)
             is_json = (bool(types) or (bool(self._tags.typed) and kind is not None)) and "string" not in types
@@ -184,7 +187,7 @@ class TagReader:
             ends = finder(*self._ends.markers, *(more if self._parameters.names else ()))
         if is_json:
             return (yield from self._json(put, types, ends))
-        out = StringWriter(put or _ignore, types, wrapped=tags.wrapped)
+        out = StringWriter(put or _ignore, types, wrapped=tags.wrapped, listed=self._listed)
         following: str | None = None
         while following is None:
             marker = yield from cursor.until(ends, out.write)

@@ -6,6 +6,8 @@ The types that the parameter's schema allows decide, wherever `$ref`, `allOf`, `
 |---|---|
 | only strings | a string |
 | no strings | the JSON that the text is, or the Python list, set or dict, if its type is allowed; else a string |
+| no strings, and the text is in quotes | what is in the quotes, by the row above |
+| strings of a list | the one that the text is, without quotes or white space around it if that is none of them |
 | strings and other types | the JSON that the text is, if its type is allowed; else a string |
 | unknown types | the JSON that the text is; else a string |
 
@@ -36,6 +38,7 @@ __all__ = [
     "allowed_types",
     "coerce",
     "is_text",
+    "listed_texts",
     "part_schema",
     "referred",
     "resolved",
@@ -49,6 +52,7 @@ _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
 _MAX_DEPTH = 16
+_MOST_BRANCHES = 64
 _MOST_PARTS = 512
 """Parts of a composed schema that are searched for a property."""
 TYPE_ALIASES = {
@@ -127,8 +131,38 @@ def _named(kinds: Iterable[str]) -> frozenset[str]:
     return found if found <= _TYPES else frozenset()
 
 
-def coerce(text: str, types: frozenset[str]) -> str:
-    """Convert a text to JSON where these types are allowed."""
+def listed_texts(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the strings that a schema lists, by `enum`, `const` or branches; empty if it allows others.
+
+    >>> sorted(listed_texts({"anyOf": [{"const": "on"}, {"enum": ["off", 3]}, {"type": "null"}]}, {}))
+    ['off', 'on']
+    """
+    found = _listed(schema, root, depth)
+    return found or frozenset()
+
+
+def _listed(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str] | None:
+    """Return the strings that a schema lists; None if it allows others."""
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return None
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return frozenset(value for value in values if isinstance(value, str))
+    if isinstance(schema.get("$ref"), str):
+        return _listed(referred(schema["$ref"], root), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(key), list) and branches:
+            found = [_listed(branch, root, depth + 1) for branch in branches[:_MOST_BRANCHES]]
+            known = [texts for texts in found if texts is not None]
+            return frozenset().union(*known) if len(known) == len(branches) else None
+    types = allowed_types(schema, root)
+    return frozenset() if types and "string" not in types else None
+
+
+def coerce(text: str, types: frozenset[str], listed: frozenset[str] = frozenset()) -> str:
+    """Convert a text to JSON where these types are allowed, and of strings only the listed ones, if there are any."""
+    if listed and text not in listed and (meant := _unquoted(text)) in listed:
+        return quoted(meant)
     if types == {"string"}:
         return quoted(text)
     bare = _bare(text, types)
@@ -147,7 +181,15 @@ def coerce(text: str, types: frozenset[str]) -> str:
         fits = True  # `3.0` is an integer; a number that overflows a float is not.
     if kind == "string":
         fits = False
+        if "string" not in types and (inner := coerce(value, types))[:1] != '"':
+            return inner
     return bare if fits else quoted(text)
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without white space around it, and without quotes around that."""
+    bare = text.strip()
+    return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'" else bare
 
 
 def _bare(text: str, types: frozenset[str]) -> str:

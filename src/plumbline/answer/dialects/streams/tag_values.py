@@ -37,19 +37,28 @@ class StringWriter:
         put: takes the JSON text of the value, piece by piece.
         types: the JSON types that its schema allows, with `string`; empty if nothing is known.
         wrapped: one line feed at each side belongs to the markup.
+        listed: the only strings that its schema allows; empty if it allows others. The value is held back then.
     """
 
-    def __init__(self, put: Callable[[str], None], types: frozenset[str], *, wrapped: bool = False) -> None:
+    def __init__(
+        self,
+        put: Callable[[str], None],
+        types: frozenset[str],
+        *,
+        wrapped: bool = False,
+        listed: frozenset[str] = frozenset(),
+    ) -> None:
         self._put = put
         self._types = types
+        self._listed = listed
         self._wrapped = wrapped
         self._begun = self._first = False
         self._held: list[str] = []
-        self._late = False
+        self._late = bool(listed)
         """Only the end will show the type."""
         self._feed = ""
         """A line feed that may be the last one."""
-        if is_text("", types):
+        if not listed and is_text("", types):
             self._begin()
 
     def write(self, piece: str, _: int = 0) -> None:
@@ -73,7 +82,7 @@ class StringWriter:
             self._put('"')
             return
         text = "".join(self._held)
-        self._put(coerce(unwrapped(text) if self._wrapped else text, self._types))
+        self._put(coerce(unwrapped(text) if self._wrapped else text, self._types, self._listed))
 
     def _begin(self) -> None:
         self._begun = True
