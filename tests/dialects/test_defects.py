@@ -265,6 +265,22 @@ def test_whatever_begins_as_an_object_becomes_one_however_it_is_cut(text: str, s
     assert isinstance(json.loads(whole), dict)
 
 
+@given(
+    texts=st.lists(
+        st.tuples(st.from_regex(r"[a-z][a-z .]{0,9}[a-z]", fullmatch=True), st.booleans()),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_texts_of_a_list_may_lack_their_opening_quotes(texts: list[tuple[str, bool]]) -> None:
+    tool, q = TOOL_DIALECTS["gemma4"], '<|"|>'
+    inside = ",".join(f"{q * opened}{text}{q}" for text, opened in texts)
+    message = read(tool, f"<|tool_call>call:get{{tags:[{inside}],days:3}}<tool_call|>")
+    assert [json.loads(call.arguments) for call in message.calls] == [
+        {"tags": [text for text, _ in texts], "days": 3}
+    ]
+
+
 @pytest.mark.parametrize("flood", ['"', "'", '", "', '"}', "[", ",", "\\", '"a" ', "a ", '"]'])
 def test_a_flood_is_read_in_linear_time(flood: str) -> None:
     """Each character is looked at a bounded number of times, so that this ends within the suite's time."""

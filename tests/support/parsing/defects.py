@@ -273,6 +273,7 @@ def braces(tool: ToolDialect) -> Defects:
         (f"city:Paris, France{q},days:3", {"city": "Paris, France", "days": 3}),
         (f"days:3,city:f(a, {{b: 1}}){q}", {"days": 3, "city": "f(a, {b: 1})"}),
         (f"tags:[a{q},{q}b{q}]", {"tags": ["a", "b"]}),
+        (f"tags:[{q}a{q},b c{q},d{q}],days:3", {"tags": ["a", "b c", "d"], "days": 3}),
         (f"city:Paris,tags:[{q}a{q}]", {"city": "Paris", "tags": ["a"]}),
         (f"tags:[{q}a{q},{q}b{q},]", {"tags": ["a", "b"]}),
         (f"city={q}a=b{q}, days = 3", {"city": "a=b", "days": 3}),

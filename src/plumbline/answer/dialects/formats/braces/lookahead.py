@@ -26,6 +26,7 @@ _KEY_BEGUN = re.compile(
 )
 _VALUE_AFTER = re.compile(r"[\[{\-0-9]|[Tt]rue|[Ff]alse|null|None")
 _VALUE_BEGUN = re.compile(r"(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|n(?:ul?)?|N(?:on?)?)\Z")
+_UNOPENED = re.compile(r"[^<>{}\[\]\"\n]{0,128}")
 _ANY_KEY = re.compile(r"[^,:={}\[\]]{1,200}")  # The caller checks that it has no quote.
 _ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*([:=])")
 
@@ -90,7 +91,7 @@ class QuoteLookahead:
                 continue
             if stack[depth - 1] != "[":
                 return self._member_follows(text, pos, end, names if depth == len(stack) else (), closes)
-            return self._element_follows(text, pos, end, quoting)
+            return self._element_follows(text, pos, end, quoting, closes)
 
     def _member_follows(
         self, text: str, pos: int, end: int, names: Collection[str], closes: bool
@@ -145,18 +146,33 @@ class QuoteLookahead:
             return True
         return None if _VALUE_BEGUN.match(text, pos, end) else False
 
-    def _element_follows(self, text: str, pos: int, end: int, quoting: bool) -> bool | None:
-        """Return whether an element of the array follows; while `quoting`, one that ends with a comma or bracket."""
+    def _element_follows(self, text: str, pos: int, end: int, quoting: bool, closes: bool) -> bool | None:
+        """Return whether an element of the array follows; while `quoting`, one that ends with a comma or bracket.
+
+        After a closing quote it may be a string whose opening quote is missing.
+        """
         if _VALUE_AFTER.match(text, pos):
             return True
         quote = text[pos] if text[pos] in "\"'" else self._quote
         if not text.startswith(quote, pos):
-            begun = quote.startswith(text[pos:end]) or _VALUE_BEGUN.match(text, pos, end)
-            return None if begun else False
+            if quote.startswith(text[pos:end]) or _VALUE_BEGUN.match(text, pos, end):
+                return None
+            return self._unopened_follows(text, pos, end) if closes else False
         if not quoting:
             return True
         close = text.find(quote, pos + len(quote), end)
         after = after_space(text, close + len(quote), end) if close >= 0 else end
+        return None if after >= end else text[after] in ",]"
+
+    def _unopened_follows(self, text: str, pos: int, end: int) -> bool | None:
+        """Return whether a short text with a quote at its end alone follows, before a comma or the end of the array."""
+        word = _UNOPENED.match(text, pos, end)
+        assert word is not None
+        if word.end() >= end or self._quote.startswith(text[word.end() : end]):
+            return None
+        if not word.group() or not text.startswith(self._quote, word.end()):
+            return False
+        after = after_space(text, word.end() + len(self._quote), end)
         return None if after >= end else text[after] in ",]"
 
 
