@@ -244,13 +244,14 @@ def test_composed_schemas_give_arguments_the_types_of_flat_ones(
         assert read[0] == read[1], dialect
 
 
-_TAGGED = [
-    dialect
-    for dialect in DIALECTS
-    if dialect.tool is not None
-    and dialect.tool.sections[0].call_format.argument_syntax
-    in (ArgumentSyntax.TAGS, ArgumentSyntax.TYPED_TAGS, ArgumentSyntax.ELEMENTS)
-]
+def _syntax(dialect: Dialect) -> ArgumentSyntax:
+    """How the family writes arguments."""
+    tool = dialect.tool
+    return ArgumentSyntax.JSON if tool is None else tool.sections[0].call_format.argument_syntax
+
+
+_IN_TAGS = [one for one in DIALECTS if _syntax(one) in (ArgumentSyntax.TAGS, ArgumentSyntax.TYPED_TAGS)]
+_TAGGED = [*_IN_TAGS, *(one for one in DIALECTS if _syntax(one) is ArgumentSyntax.ELEMENTS)]
 _LISTS: dict[str, Any] = {
     "enum": {"enum": ["on", "off", "7"]},
     "branches": {"anyOf": [{"type": "string", "const": "on"}, {"enum": ["off", "7"]}, {"type": "null"}]},
@@ -282,3 +283,33 @@ def test_a_listed_string_is_meant_whatever_is_around_it(
     events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
     [call] = fold([*events, *parser.finish("stop")]).calls
     assert json.loads(call.arguments) == {**written, "state": text}
+
+
+_elements = st.from_regex(r"<[a-z]{1,3}>[a-z0-9 ]{0,5}</[a-z]{1,3}>", fullmatch=True)
+_unended = st.sampled_from(
+    ['{"k": "v", "dangling"', "{'k': [1], dangling", '{"k": {"dangling"', '{"k": "v",']
+)
+
+
+@pytest.mark.parametrize("dialect", _IN_TAGS, ids=str)
+@settings(max_examples=EXPLORED or 25)
+@given(
+    value=_elements | _unended,
+    kind=st.sampled_from(["object", "array", "integer"]),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+)
+def test_a_value_that_does_not_fit_its_type_ends_where_its_tag_does(
+    dialect: Dialect, value: str, kind: str, sizes: list[int]
+) -> None:
+    """An object that breaks off is closed; anything else that is not of the type is a text."""
+    properties = {"value": {"type": kind}, "note": {"type": "string"}}
+    thought = "hm" if dialect.reasoning is not None else None
+    call = WrittenCall("set", json.dumps({"value": value, "note": "x"}))
+    parser = dialect.parser(tools={"set": {"type": "object", "properties": properties}})
+    output = dialect.write(Utterance((call,), thought))
+    events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
+    found = fold([*events, *parser.finish("stop")])
+    [read] = found.calls
+    arguments = json.loads(read.arguments)
+    assert (found.content, read.complete, arguments["note"]) == ("", True, "x")
+    assert arguments["value"] == value or (kind == "object" and isinstance(arguments["value"], dict))

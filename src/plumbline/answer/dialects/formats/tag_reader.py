@@ -324,7 +324,11 @@ class TagReader:
             following = ""
             if marker and marker in (self._end_begin, self._cut_end):
                 cursor.unread(marker)
-                cursor.pos += (yield from self._misspelled_size()) or len(marker)
+                size = yield from self._misspelled_size()
+                if not size and marker == self._end_begin and not out.begun:
+                    out.write(marker)  # The end of another element: the value is a text with markup in it.
+                    following = None
+                cursor.pos += size or len(marker)
             elif marker in self._ends.markers and marker not in (tags.end, self._cut_end):
                 cursor.unread(marker)
         if put is not None and not out.begun:

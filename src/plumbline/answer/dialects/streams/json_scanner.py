@@ -124,8 +124,12 @@ class JsonScanner(StringScanner):
             self.stopped = pos
         return pos
 
-    def close(self, out: list[str]) -> None:
+    def close(self, out: list[str], *, marked: bool = False) -> None:
         """End the text: close the brackets that are open, if all values are complete.
+
+        Args:
+            out: takes the text.
+            marked: a marker ends the text, so a last key without a value has none, as before a bracket.
 
         Raises:
             EndOfOutputError: the text breaks off inside a string, or before a value.
@@ -135,6 +139,9 @@ class JsonScanner(StringScanner):
         self._out = out
         if self._state == STRING:
             self._without_quote()
+        if marked and self._stack and self._state == COLON:
+            out.append(": null")
+            self._state = _NEXT
         if not self._stack or not (self._state == _NEXT or self._comma):
             raise EndOfOutputError("the JSON is not complete")
         self._close_all(out)

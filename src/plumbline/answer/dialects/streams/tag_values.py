@@ -193,7 +193,7 @@ class JsonWriter:
         if self.begun and not self._scanner.done:
             out: list[str] = []
             try:
-                self._scanner.close(out)
+                self._scanner.close(out, marked=bool(marker))
             except EndOfOutputError as error:
                 raise MalformedError(
                     f"the JSON of a value is not complete before {marker}", marker
