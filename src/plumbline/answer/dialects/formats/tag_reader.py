@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from functools import lru_cache
+from typing import Any
 
 from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
 from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
@@ -83,6 +84,8 @@ class TagReader:
         self._names = TagNames(tags, cursor, call)
         self._listed: frozenset[str] = frozenset()
         """The strings that the schema of the parameter lists."""
+        self._schemas: tuple[Any, Mapping[str, Any]] = None, {}
+        """The schema of the parameter, and that of all parameters."""
         self._own_end = ""
         """The end of an element with the name of the parameter, which some models write for `end`."""
         begin = _BEGIN.match(tag.end)
@@ -122,6 +125,7 @@ class TagReader:
                 key, kind = found
             schema = part_schema(root, root, key)
             types, self._listed = allowed_types(schema, root), listed_texts(schema, root)
+            self._schemas = schema, root
             if kind is not None:
                 types = self._tags.given(kind, types)
             is_json = (bool(types) or (bool(self._tags.typed) and kind is not None)) and "string" not in types
@@ -314,7 +318,7 @@ class TagReader:
     def _json(self, put: Write | None, types: frozenset[str], ends: Finder) -> Steps[str]:
         """Read a value that is not a string; see `_value`."""
         tags, cursor = self._tags, self._cursor
-        out = JsonWriter(put, types)
+        out = JsonWriter(put, types, *self._schemas)
         following: str | None = None
         while following is None:
             marker = yield from json_between(cursor, out, ends)

@@ -163,10 +163,14 @@ def coerce(text: str, types: frozenset[str], listed: frozenset[str] = frozenset(
     """Convert a text to JSON where these types are allowed, and of strings only the listed ones, if there are any."""
     if listed and text not in listed and (meant := _unquoted(text)) in listed:
         return quoted(meant)
-    if types == {"string"}:
-        return quoted(text)
+    return quoted(text) if types == {"string"} else _converted(text, types)
+
+
+def _converted(text: str, types: frozenset[str]) -> str:
+    """Convert a text to JSON where not only strings are allowed."""
     bare = _bare(text, types)
     kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
+    value: Any = None
     if kind is None:  # Words and short integers are known without decoding.
         try:
             value = _DECODER.decode(bare)
@@ -176,14 +180,18 @@ def coerce(text: str, types: frozenset[str], listed: frozenset[str] = frozenset(
         kind = _type_of(value)
     if not types:
         return quoted(text) if kind == "string" and bare[:1] != '"' else bare
-    fits = kind in types or (kind == "integer" and "number" in types)
-    if kind == "number" and "integer" in types and value - value == 0 and value == int(value):
-        fits = True  # `3.0` is an integer; a number that overflows a float is not.
     if kind == "string":
-        fits = False
-        if "string" not in types and (inner := coerce(value, types))[:1] != '"':
-            return inner
-    return bare if fits else quoted(text)
+        inner = '"' if "string" in types else coerce(value, types)
+        return quoted(text) if inner[0] == '"' else inner
+    return bare if _fits(kind, value, types) else quoted(text)
+
+
+def _fits(kind: str, value: Any, types: frozenset[str]) -> bool:
+    """Return whether a value of this type is allowed; `value` is the number, if it is one with a fraction."""
+    if kind in types or (kind == "integer" and "number" in types):
+        return True
+    # `3.0` is an integer; a number that overflows a float is not.
+    return kind == "number" and "integer" in types and value - value == 0 and value == int(value)
 
 
 def _unquoted(text: str) -> str:

@@ -6,10 +6,12 @@ passed on is never taken back.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from plumbline.answer.dialects.streams.coercion import LOOK_AHEAD, coerce, is_text
+from plumbline.answer.dialects.streams.coercion import LOOK_AHEAD, allowed_types, coerce, is_text, part_schema
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 from plumbline.answer.dialects.streams.json_text import quoted_text
@@ -25,6 +27,8 @@ _TOKEN = re.compile(
 )
 _MEMBER = re.compile(r"""["'}]|[A-Za-z_$][\w$]*:|\Z""")
 """The first token of an array and of an object that show that it is one."""
+_STRUCTURE = re.compile(r'[\[\]{},"]')
+_IN_STRING = re.compile(r'["\\]')
 _MAX_DEPTH = 512
 _MAX_ATOM = 4300
 """Nearly the limits of Python's `json`, which refuses more nesting and longer integers."""
@@ -112,6 +116,8 @@ class JsonWriter:
     Args:
         put: takes the JSON text of the value, piece by piece; None to hold the value back in any case.
         types: the JSON types that its schema allows, without `string`; empty if nothing is known.
+        schema: the schema, by which strings inside the value are read as `coerce` reads the whole.
+        root: the schema that its references refer to.
 
     Attributes:
         begun: the value is being passed on.
@@ -130,8 +136,16 @@ class JsonWriter:
         "begun",
     )
 
-    def __init__(self, put: Callable[[str], None] | None, types: frozenset[str]) -> None:
+    def __init__(
+        self,
+        put: Callable[[str], None] | None,
+        types: frozenset[str],
+        schema: Any = None,
+        root: Mapping[str, Any] | None = None,
+    ) -> None:
         self._put = put or _ignore
+        if put is not None and isinstance(schema, Mapping):
+            self._put = _Members(put, schema, root or {}).write
         self._holds = put is None
         self._types = types
         self._scanner = JsonScanner(max_depth=_MAX_DEPTH, max_atom=_MAX_ATOM)
@@ -233,6 +247,88 @@ class JsonWriter:
             self._feed(piece)
         except MalformedError:
             self._plain, self._whole = True, False
+
+
+class _Members:
+    """Convert the strings in an object or array where its schema allows no strings, and pass on the rest.
+
+    Args:
+        put: takes the JSON.
+        schema: the schema of the value.
+        root: the schema that its references refer to.
+    """
+
+    def __init__(self, put: Callable[[str], None], schema: Any, root: Mapping[str, Any]) -> None:
+        self._put = put
+        self._root = root
+        self._schemas: list[Any] = [schema]
+        """Those of the values that are open, and of the next one."""
+        self._brackets = ""
+        self._types: frozenset[str] | None = None
+        """Of the string that is being read; None outside of strings."""
+        self._is_key = False
+        self._held: list[str] = []
+        self._escaped = False
+
+    def write(self, piece: str) -> None:
+        """Take the next piece of JSON."""
+        pos, out = 0, list[str]()
+        while pos < len(piece):
+            pos = self._outside(piece, pos, out) if self._types is None else self._inside(piece, pos, out)
+        if out:
+            self._put("".join(out))
+
+    def _outside(self, piece: str, pos: int, out: list[str]) -> int:
+        found = _STRUCTURE.search(piece, pos)
+        if found is None:
+            out.append(piece[pos:])
+            return len(piece)
+        char = found.group()
+        out.append(piece[pos : found.end() - (char == '"')])
+        if char == '"':
+            self._is_key = self._brackets[-1:] == "{" and len(self._schemas) == len(self._brackets)
+            types = frozenset(("string",)) if self._is_key else allowed_types(self._schemas[-1], self._root)
+            self._types = types or frozenset(("string",))
+            self._held = ['"'] if self._is_converted else []
+            out.extend(() if self._held else '"')
+        elif char in "{[":
+            self._brackets += char
+            if char == "[":
+                self._schemas.append(part_schema(self._schemas[-1], self._root, None))
+        elif char in "}]":
+            del self._schemas[len(self._brackets) :]
+            self._brackets = self._brackets[:-1]
+        elif self._brackets[-1] == "{":  # A comma: a key follows.
+            del self._schemas[len(self._brackets) :]
+        return found.end()
+
+    @property
+    def _is_converted(self) -> bool:
+        """Whether the string is held back: a key, or one where none is allowed."""
+        return self._is_key or (self._types is not None and "string" not in self._types)
+
+    def _inside(self, piece: str, pos: int, out: list[str]) -> int:
+        into = self._held if self._is_converted else out
+        start = pos + self._escaped
+        found = _IN_STRING.search(piece, start)
+        if found is None:
+            into.append(piece[pos:])
+            self._escaped = False
+            return len(piece)
+        into.append(piece[pos : found.end()])
+        self._escaped = found.group() == "\\"
+        if not self._escaped:
+            self._end_string(out)
+        return found.end()
+
+    def _end_string(self, out: list[str]) -> None:
+        types, self._types = self._types, None
+        text = "".join(self._held)
+        if self._is_key:
+            out.append(text)
+            self._schemas.append(part_schema(self._schemas[-1], self._root, json.loads(text)))
+        elif text and types is not None:
+            out.append(coerce(json.loads(text), types))
 
 
 def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder | None = None) -> Steps[str]:
