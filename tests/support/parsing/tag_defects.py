@@ -31,6 +31,12 @@ def tags(tool: ToolDialect) -> Defects:
         short = tag.end.replace(f"{name}>", f"{name[:5]}>")
         for wrong in (f"{tag.end[:-2]}>", f"{tag.end[:-3]}{tag.end[-2]}>", f"{tag.end[:-1]}s>", short):
             yield "misspelled ends", text.replace(tag.end, wrong), meant(PARIS)
+        for other in ("city", "days"):
+            yield (
+                "the end of a parameter's name",
+                text.replace(tag.end, tag.end.replace(f"{name}>", f"{other}>")),
+                meant(PARIS),
+            )
         like = f"a{tag.end[:-1]}s>b"
         inner = render_calls([WrittenCall("get", json.dumps({"city": like, "days": 3}))], section)
         yield "a tag like the end inside a value", inner, [("get", {"city": like, "days": 3})]

@@ -280,6 +280,7 @@ class TagReader:
         alike = SequenceMatcher(None, rest[1], right, autojunk=False).ratio() >= _ALIKE
         other = self._tags.name_close == (f"{self._end_begin}{rest[0]}",)
         alike = alike or (len(rest[1]) > 3 and right.startswith(rest[1]))  # `</param>`
+        alike = alike or rest[1] in self._parameters.names  # `</city>` where `</parameter>` is meant.
         return size + len(rest[0]) if other or (alike and rest[1] != right) else 0
 
     def _goes_on(self, size: int, after: Finder, *, line: bool = False, at_end: bool = True) -> Steps[bool]:
