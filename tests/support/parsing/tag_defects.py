@@ -117,8 +117,10 @@ def doubled(section: Section, tag: TaggedCall, text: str) -> Defects:
     if tag.is_element:
         yield "the parameter's name in the end", text.replace(tag.end, "</city>", 1), meant(PARIS)
     if tag.value_open:
-        yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
-        yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
+        for space in ("", "\n"):
+            yield "the key's tag twice", text.replace(tag.key, f"{tag.key}{space}{tag.key}"), meant(PARIS)
+            ends = f"{tag.key_end}{space}{tag.key_end}"
+            yield "the key's end twice", text.replace(tag.key_end, ends), meant(PARIS)
         yield "the key's tag for its end", text.replace(tag.key_end, tag.key, 1), meant(PARIS)
         if tag.is_element:
             yield "the key's end after a value", text.replace(tag.end, tag.end + tag.key_end), meant(PARIS)

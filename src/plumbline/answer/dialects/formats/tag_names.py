@@ -224,14 +224,16 @@ class TagNames:
         tags, cursor = self._tags, self._cursor
         yield from cursor.space()
         while tags.value_open and (yield from cursor.take(tags.key)):
-            continue
+            yield from cursor.space()
         # The end of the name may be missing before the value.
         again = tags.key if tags.value_open else ""  # Some models write the name's beginning for its end.
         ends = (tags.key_end, tags.value_open, "\n" if tags.wrapped else "", again)
         text, marker = yield from cursor.collect(finder(*ends))
         valued = bool(tags.value_open) and marker == tags.value_open
-        while tags.value_open and not valued and (yield from cursor.take(tags.key_end)):
-            continue
+        if tags.value_open and not valued:
+            yield from cursor.space()
+            while (yield from cursor.take(tags.key_end)):
+                yield from cursor.space()
         return text, valued
 
     def _other_tag(self) -> Steps[bool]:
