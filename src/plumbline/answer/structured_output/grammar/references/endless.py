@@ -78,8 +78,8 @@ def _first_endless(schema: Any, endless: set[str]) -> str | None:
     if reference in endless:
         return reference
     for part in _listed(schema, "allOf"):
-        if (found := _first_endless(part, endless)) is not None:
-            return found
+        if (blocked := _first_endless(part, endless)) is not None:
+            return blocked
     for key in ("anyOf", "oneOf"):
         found = [_first_endless(part, endless) for part in _listed(schema, key)]
         if found and None not in found:
