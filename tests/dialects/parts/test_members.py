@@ -29,7 +29,7 @@ TAGGED = [
     and dialect.tool.sections[0].call_format.argument_syntax
     in (ArgumentSyntax.TAGS, ArgumentSyntax.TYPED_TAGS)
 ]
-SCALARS = {
+SCALARS: dict[str, list[Any]] = {
     "integer": [3, "3", "-7", "x"],
     "boolean": [True, "false"],
     "null": [None, "null"],
