@@ -9,11 +9,12 @@ Laws:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.about import about
 from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments, python, words
@@ -26,6 +27,7 @@ from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ToolDialect
 from plumbline.answer.dialects.spec.markers import Markers, is_control, is_markup
+from plumbline.answer.dialects.streams.cursor import Finder
 from plumbline.answer.dialects.streams.json_scanner import JsonScanner
 from plumbline.answer.dialects.streams.json_stream import readable_object
 from plumbline.answer.events import FinishReason, TextDelta
@@ -287,6 +289,44 @@ def test_a_flood_is_read_in_linear_time(flood: str) -> None:
     for begin in ('{"a": "', '{"a": ["x", '):
         json.loads(scanned(begin + flood * (8000 // len(flood)), [64]) if flood != "[" else "{}")
     assert isinstance(KeyedJson(), KeyedJson)
+
+
+@pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])
+@given(data=st.data())
+@settings(max_examples=3)
+def test_a_long_run_of_markers_in_a_value_is_read_alike_however_it_is_cut(
+    tool: ToolDialect, data: st.DataObject
+) -> None:
+    """Readers look ahead at 256 characters of markers: a run that ends an answer is its end, a longer one is text."""
+    written = render_calls(
+        [WrittenCall("get", '{"city": "Paris"}')], data.draw(st.sampled_from(tool.sections))
+    )
+    head, _, tail = written.partition("Paris")
+    markers = [marker.strip() for marker in (*re.findall(r"<[^<>\s]+>|`{3}|\[[A-Z_/]+\]", written), "`")]
+    unit = data.draw(st.sampled_from(markers)) + data.draw(st.sampled_from(["", "", " ", "\n"]))
+    run = unit * (data.draw(st.integers(1, 600)) // len(unit) + 1)
+    read(tool, head + run + data.draw(st.sampled_from(["", "x", tail, "x" + tail])))
+
+
+@pytest.mark.parametrize("begin", ['{"a": "', '{"a": ', '{"a'])
+@pytest.mark.parametrize("sizes", [[4], [256], [100_000]])
+def test_a_long_run_of_markers_costs_a_bounded_look_ahead_for_each_piece(
+    begin: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, at = 0, Finder.at
+
+    def counted(finder: Finder, text: str, start: int, closed: bool) -> tuple[bool, str | None]:
+        nonlocal looks
+        looks += 1
+        return at(finder, text, start, closed)
+
+    monkeypatch.setattr(Finder, "at", counted)
+    parser = Dialect(TOOL_DIALECTS["hermes"], None).parser(tools=TOOLS)
+    text = '<tool_call>{"name": "get", "arguments": ' + begin + "`" * 8_000
+    for piece in cut(text, sizes):
+        parser.push(TextDelta(piece))
+
+    assert looks <= 400 * len(text) / min(sizes[0], 256)
 
 
 def test_a_value_may_repeat_the_marker_of_calls_as_often_as_the_model_likes() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema_rs
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plumbline.answer.structured_output.grammar.references import without_endless
@@ -76,7 +76,24 @@ def document(schema: Any, root: Any, depth: int) -> list[Any]:
     return [{name: found[0] for name, found in members.items()}] if all(members.values()) else []
 
 
+ENDLESS = {"type": "object", "properties": {"x": {"$ref": POINTERS[1]}}, "required": ["x"]}
+EITHER = {"anyOf": [{"$ref": POINTERS[1]}, {"$ref": POINTERS[2]}]}
+OTHER = {"anyOf": [{"$ref": POINTERS[1]}, {"$ref": POINTERS[0]}]}
+
+
 @given(schemas)
+@example(
+    {
+        "anyOf": [{"$ref": POINTERS[0]}],
+        "$defs": dict(zip(NAMES, (EITHER, ENDLESS, {"type": "string"}), strict=True)),
+    }
+)
+@example(
+    {
+        "anyOf": [{"$ref": POINTERS[2]}],
+        "$defs": dict(zip(NAMES, ({"type": "string"}, ENDLESS, OTHER), strict=True)),
+    }
+)
 def test_a_schema_is_refused_exactly_if_no_document_ends(schema: dict[str, Any]) -> None:
     ending, found = without_endless(schema), document(schema, schema, 12)
     assert (ending is False) == (not found)

@@ -110,6 +110,13 @@ add("ids and names", CHAT, lambda: {
         {"role": "tool", "tool_call_id": "i" * 16_384, "content": [PART]},
     ],
 }, "*.id", "*.tool_call_id", "*.input")  # fmt: skip
+BEGUN = '<tool_call>\n{"name": "get", "arguments": {"city": "'
+add("a message to continue, for many choices", CHAT, lambda: {
+    "messages": [USER, {"role": "assistant", "content": BEGUN + "`" * 3_000}],
+    "continue_final_message": True, "add_generation_prompt": False, "n": 64,
+    "tools": [{"type": "function", "function": {"name": "get", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}}}}],
+}, "*.messages")  # fmt: skip
 add("input images and files", RESPONSES, lambda: {
     "input": [{"role": "user", "content": [
         {"type": "input_file", "file_data": "a" * MB, "file_url": "u" * MB, "filename": "n"},

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.spec.call_format import ArgumentSyntax
+from plumbline.answer.road.begun import after_beginning
 from plumbline.answer.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
 from plumbline.answer.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
 from plumbline.answer.road.token_rules import TokenRules
@@ -136,7 +138,8 @@ class TurnPreparer:
         constraints = ConstraintCompiler(self._engine, self._renderer.tokenizer, client)
         constraint = await constraints.grammar(turn, dialect.syntax, frame)
         times = (began, time.perf_counter())
-        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media, times))
+        prepared = PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media, times)
+        return await after_beginning(turn.prompt, partial(_check_beginning, prepared))
 
     def _check_repair(self, dialect: ModelDialect) -> None:
         """Check that a call of this model can be asked for again.

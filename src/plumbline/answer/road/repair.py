@@ -22,6 +22,7 @@ from plumbline.answer.events import (
     Usage,
 )
 from plumbline.answer.road.answer_reader import AnswerReader
+from plumbline.answer.road.begun import after_beginning
 from plumbline.answer.road.errors import GenerationError
 from plumbline.answer.road.prepare import PreparedTurn
 from plumbline.answer.structured_output.answer_grammar import callable_tools
@@ -201,7 +202,7 @@ class CallRepair:
         self, failed: _Failed, request: GenerateRequest
     ) -> tuple[list[OutputEvent], Usage | None]:
         """Return the events of the call that a second ask gives, if it does not fail; and its usage, if it began."""
-        reader = self._new_reader()
+        reader = await after_beginning(self._prepared.turn.prompt, self._new_reader)
         written = request.prompt_token_ids[len(self._request.prompt_token_ids) :]
         events = [*reader.push(TokenChunk(token_ids=tuple(written)))]
         async with aclosing(self._ask(reader, request)) as source:

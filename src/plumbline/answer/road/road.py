@@ -25,6 +25,7 @@ from plumbline.answer.dialects.model_dialect import ModelDialect
 from plumbline.answer.events import ChoiceEvent, OutputEvent
 from plumbline.answer.road.answer_reader import AnswerReader
 from plumbline.answer.road.beam_search import MAX_BEAM_TOKENS, search_beams
+from plumbline.answer.road.begun import after_beginning
 from plumbline.answer.road.call_advice import CallAdvice
 from plumbline.answer.road.errors import raise_if_failed
 from plumbline.answer.road.merge import merge
@@ -124,20 +125,24 @@ class Road:
             async for item in self._beams(prepared, request_id, prepared.turn.length_penalty, client):
                 yield item
             return
+        choices = []
+        for index in range(count):
+            # The first choice waits for its turn for all of them; later ones may have to wait for its end.
+            make = partial(
+                self._choice,
+                prepared,
+                request_id if count == 1 else f"{request_id}-{index}",
+                index,
+                client,
+                watch,
+                patient=patient or index > 0,
+            )
+            choices.append(await after_beginning(prepared.turn.prompt, make))
         if count == 1:
-            async with aclosing(
-                self._choice(prepared, request_id, 0, client, watch, patient=patient)
-            ) as events:
+            async with aclosing(choices[0]) as events:
                 async for event in events:
                     yield 0, event
             return
-        # The first choice waits for its turn for all of them; later ones may have to wait for its end.
-        choices = [
-            self._choice(
-                prepared, f"{request_id}-{index}", index, client, watch, patient=patient or index > 0
-            )
-            for index in range(count)
-        ]
         async with aclosing(merge(choices)) as items:
             async for item in items:
                 yield item
@@ -212,7 +217,8 @@ class Road:
             self._engine, prepared, request_id, client, max_tokens=max_tokens, length_penalty=length_penalty
         )
         for index, beam in enumerate(beams):
-            reader = AnswerReader(prepared, self.tokenizer, info.eos_token_ids)
+            make = partial(AnswerReader, prepared, self.tokenizer, info.eos_token_ids)
+            reader = await after_beginning(prepared.turn.prompt, make)
             reason: FinishReason = "stop" if beam.ended else "length"
             for event in reader.push(TokenChunk(token_ids=beam.token_ids, finish_reason=reason)):
                 yield index, event

@@ -29,6 +29,8 @@ from plumbline.answer.events import (
 
 __all__ = ["CursorParser", "OpenCall"]
 
+_PIECE = 256
+"""Characters that are read at a time."""
 _MAX_ID = 64
 _MAX_WARNINGS = 32
 """Warnings of one answer at most; each is a line of the log."""
@@ -88,8 +90,10 @@ class CursorParser(EventSink, AnswerParser):
         """Parse more of the output."""
         if self._slices is not None:
             self._slices.add(delta.logprobs)
-        self._cursor.feed(delta.text)
-        next(self._steps, None)
+        # In pieces: of a message to continue or a whole beam, readers would look at all that is left again and again.
+        for start in range(0, len(delta.text) or 1, _PIECE):
+            self._cursor.feed(delta.text[start : start + _PIECE])
+            next(self._steps, None)
         return self._flushed()
 
     def finish(self, reason: FinishReason) -> list[OutputEvent]:

@@ -43,6 +43,7 @@ class StringScanner:
         "_key",
         "_markers",
         "_nested",
+        "_num_text_markers",
         "_odd",
         "_out",
         "_quote",
@@ -73,6 +74,8 @@ class StringScanner:
         self._held = ""
         """Brackets and white space at the end of the open string so far, which may stand after it: its quote may be
         missing."""
+        self._num_text_markers = 0
+        """Of the markers that follow in the open string, those that are known to be text."""
         self._out: list[str] = []
         self.marked = False
 
@@ -156,9 +159,12 @@ class StringScanner:
         if marker is None:
             return pos
         after = pos + len(marker)
-        if self._only_markers(text, after):
+        if not self._num_text_markers:
+            self._num_text_markers = self._count_text_markers(text, after)
+        if not self._num_text_markers:
             self.marked = closed
             return pos
+        self._num_text_markers -= 1
         self._write(marker)
         return after
 
@@ -171,19 +177,29 @@ class StringScanner:
             rest = rest[:-1].rstrip()
         return rest
 
-    def _only_markers(self, text: str, pos: int) -> bool:
-        """Return whether only a few markers and a little white space stand from here to the end of the text."""
-        first = pos
-        while pos - first < _MOST_MARKERS:
-            space = _SPACE.match(text, pos, pos + _FEW)
-            end = pos if space is None else space.end()
-            if end >= pos + _FEW:
-                return False
-            certain, marker = self._markers.at(text, end, False)
+    def _count_text_markers(self, text: str, after: int) -> int:
+        """Return how many markers are text, the one before `after` being the first.
+
+        None of them is if only a few markers and a little white space stand from here to the end of the text. It looks
+        at twice as many as may end a text, so that of a long run each marker is looked at twice at most.
+        """
+        ends, end, all_plain = [after], after, True
+        while end - after < 2 * _MOST_MARKERS:
+            space = _SPACE.match(text, end, end + _FEW)
+            start = end if space is None else space.end()
+            if start >= end + _FEW:
+                return len(ends)
+            certain, marker = self._markers.at(text, start, False)
             if marker is None:
-                return end >= len(text) or not certain
-            pos = end + len(marker)
-        return False
+                if certain and start < len(text):
+                    return len(ends)
+                break
+            end = start + len(marker)
+            # One with a quote or a line feed is not read as a marker in a string; those after it are looked at again.
+            all_plain = all_plain and _PLAIN[self._quote[0]].fullmatch(marker) is not None
+            if all_plain:
+                ends.append(end)
+        return sum(end - each >= _MOST_MARKERS for each in ends)
 
     def _escape(self, text: str, pos: int, closed: bool) -> int:
         char = text[pos + 1 : pos + 2]
@@ -254,6 +270,7 @@ class StringScanner:
         return match.end()
 
     def _end_string(self) -> None:
+        self._num_text_markers = 0
         if self._key:
             self._state = COLON
         else:

@@ -11,11 +11,11 @@ left to the grammar engine.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from plumbline.answer.structured_output.grammar.references.resolve import pointed, subschemas
+from plumbline.answer.structured_output.grammar.references.resolve import LISTS, MAPS, SCHEMAS, subschemas
 
 __all__ = ["without_endless"]
 
@@ -32,7 +32,7 @@ def without_endless(schema: Mapping[str, Any]) -> Any:
         False
     """
     places = dict(_places(schema, "#"))
-    targets = {target for place in places.values() if (target := _target(place)) is not None}
+    targets = dict.fromkeys(target for place in places.values() if (target := _target(place)) is not None)
     if not targets:
         return schema
     endless = _endless({target: places[target] for target in (*targets, "#") if target in places})
@@ -53,69 +53,94 @@ def _places(schema: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _endless(targets: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     """Return the targets that are endless. Each is tried again when a reference turns out to end that it waited for."""
+    search = _Search(targets)
     waiting: dict[str, list[str]] = defaultdict(list)
-    endless, left = set(targets), list(targets)
+    left = list(targets)
     while left:
         target = left.pop()
-        if target not in endless:
+        if target not in search.endless:
             continue
-        reference = _first_endless(targets[target], endless)
-        if reference is None:
-            endless.discard(target)
+        references = search.waits_for(targets[target])
+        if references is None:
+            search.endless.discard(target)
             left += waiting.pop(target, [])
-        elif reference:
+        for reference in references or ():
             waiting[reference].append(target)
-    return frozenset(endless)
+    return frozenset(search.endless)
 
 
-def _first_endless(schema: Any, endless: set[str]) -> str | None:
-    """Return a reference that keeps a schema from ending; None if it ends, empty if nothing satisfies it."""
-    if not isinstance(schema, Mapping):
-        return "" if schema is False else None
-    if "enum" in schema or "const" in schema:
-        return None
-    reference = _target(schema)
-    if reference in endless:
-        return reference
-    for part in _listed(schema, "allOf"):
-        if (blocked := _first_endless(part, endless)) is not None:
-            return blocked
-    for key in ("anyOf", "oneOf"):
-        found = [_first_endless(part, endless) for part in _listed(schema, key)]
-        if found and None not in found:
-            return next(filter(None, found), "")
-    return _of_types(schema, endless)
+class _Search:
+    """Find out which schemas end, while ever more references turn out to end.
 
+    Attributes:
+        endless: the references that are not known to end.
+    """
 
-def _of_types(schema: Mapping[str, Any], endless: set[str]) -> str | None:
-    """Return what keeps each of the types of a schema from ending."""
-    kinds = schema.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list) or not _ENDING.isdisjoint(kinds):
-        return None
-    found = [_of_object(schema, endless) if kind == "object" else _of_list(schema, endless) for kind in kinds]
-    return None if None in found else next(filter(None, found), "")
+    def __init__(self, references: Iterable[str]) -> None:
+        self.endless = set(references)
+        self._ending: set[int] = set()
+        """The `id` of each schema that was found to end, so that it is not searched again."""
 
+    def waits_for(self, schema: Any) -> frozenset[str] | None:
+        """Return references of which one must end before the schema does; None if it ends."""
+        if not isinstance(schema, Mapping):
+            return frozenset() if schema is False else None
+        if id(schema) in self._ending:
+            return None
+        found = self._of_schema(schema)
+        if found is None:
+            self._ending.add(id(schema))
+        return found
 
-def _of_object(schema: Mapping[str, Any], endless: set[str]) -> str | None:
-    properties = schema.get("properties")
-    required = schema.get("required")
-    if isinstance(properties, Mapping) and isinstance(required, list):
-        for name in required:
-            if (found := _first_endless(properties.get(name, True), endless)) is not None:
-                return found
-    return None
-
-
-def _of_list(schema: Mapping[str, Any], endless: set[str]) -> str | None:
-    least, first = schema.get("minItems", 0), _listed(schema, "prefixItems")
-    items = schema.get("items", True)
-    if isinstance(items, list):  # Draft 7.
-        first, items = items, schema.get("additionalItems", True)
-    for part in first[: max(0, int(least))] if isinstance(least, int | float) and least < 1e6 else ():
-        if (found := _first_endless(part, endless)) is not None:
+    def _of_schema(self, schema: Mapping[str, Any]) -> frozenset[str] | None:
+        if "enum" in schema or "const" in schema:
+            return None
+        reference = _target(schema)
+        if reference is not None and reference in self.endless:
+            return frozenset((reference,))
+        if (found := self._of_all(_listed(schema, "allOf"))) is not None:
             return found
-    return _first_endless(items, endless) if least > len(first) else None
+        for key in ("anyOf", "oneOf"):
+            branches = _listed(schema, key)
+            if branches and (found := self._of_any(map(self.waits_for, branches))) is not None:
+                return found
+        return self._of_types(schema)
+
+    def _of_all(self, parts: Iterable[Any]) -> frozenset[str] | None:
+        return next((found for part in parts if (found := self.waits_for(part)) is not None), None)
+
+    def _of_any(self, branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+        found: set[str] = set()
+        for branch in branches:
+            if branch is None:
+                return None
+            found |= branch
+        return frozenset(found)
+
+    def _of_types(self, schema: Mapping[str, Any]) -> frozenset[str] | None:
+        kinds = schema.get("type")
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        if not isinstance(kinds, list) or not _ENDING.isdisjoint(kinds):
+            return None
+        return self._of_any(
+            self._of_object(schema) if kind == "object" else self._of_list(schema) for kind in kinds
+        )
+
+    def _of_object(self, schema: Mapping[str, Any]) -> frozenset[str] | None:
+        properties, required = schema.get("properties"), schema.get("required")
+        if not isinstance(properties, Mapping) or not isinstance(required, list):
+            return None
+        return self._of_all(properties.get(name, True) for name in required)
+
+    def _of_list(self, schema: Mapping[str, Any]) -> frozenset[str] | None:
+        least, first = schema.get("minItems", 0), _listed(schema, "prefixItems")
+        items = schema.get("items", True)
+        if isinstance(items, list):  # Draft 7.
+            first, items = items, schema.get("additionalItems", True)
+        whole = max(0, int(least)) if isinstance(least, int | float) and least < 1e6 else 0
+        if (found := self._of_all(first[:whole])) is not None:
+            return found
+        return self.waits_for(items) if least > len(first) else None
 
 
 def _target(schema: Mapping[str, Any]) -> str | None:
@@ -135,15 +160,13 @@ def _replaced(schema: Any, endless: frozenset[str]) -> Any:
         return schema
     if _target(schema) in endless:
         return False
-    inside = {step: _replaced(inner, endless) for step, inner in subschemas(schema)}
     found: dict[str, Any] = dict(schema)
-    for step, inner in inside.items():
-        key, _, rest = step.partition("/")
-        if not rest:
-            found[key] = inner
-        elif isinstance(found[key], list):
-            found[key] = [*found[key][: int(rest)], inner, *found[key][int(rest) + 1 :]]
-        else:
-            name = next(name for name in found[key] if pointed(name) == rest)
-            found[key] = {**found[key], name: inner}
+    for key, value in schema.items():
+        if isinstance(value, list):
+            if key in LISTS or key == "items":
+                found[key] = [_replaced(inner, endless) for inner in value]
+        elif key in SCHEMAS:
+            found[key] = _replaced(value, endless)
+        elif key in MAPS and isinstance(value, Mapping):
+            found[key] = {name: _replaced(inner, endless) for name, inner in value.items()}
     return found
