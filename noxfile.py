@@ -58,16 +58,10 @@ class Environment:
             # Debian's `venv` has no pip. Called here, virtualenv removes nox's log handler, and no later step is shown.
             subprocess.run([sys.executable, "-m", "virtualenv", "--quiet", str(self._folder)], check=True)
         began = time.monotonic()
-        # The first start would compile the kernels for CPUs, for seconds. Here pip waits for downloads meanwhile, and
-        # a failure is told by the start.
-        kernels = subprocess.Popen([sys.executable, str(KERNELS)], stderr=subprocess.DEVNULL)
-        # torch is installed first, alone and with an exact pin: pip then takes a local CPU build of that release where
-        # there is one, and no later requirement replaces it.
-        session.log("Installing torch (step 1 of 2) …")
-        self._pip(_pin("torch"))
-        session.log("Installing Plumbline and its packages (step 2 of 2) …")
+        if SERVE in extras.split(","):
+            self._install_torch()
+        session.log("Installing Plumbline and its packages …")
         self._pip("-c", str(_constraints(self._folder)), "-e", f".[{extras}]")
-        kernels.wait()
         stamp.write_text(wanted, "utf-8")
         session.log(f"Installed in {time.monotonic() - began:.0f} s.")
 
@@ -83,10 +77,19 @@ class Environment:
         environment = {"PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", **variables}
         self._session.run(str(self._bin / command), *arguments, env=environment, external=True)
 
+    def _install_torch(self) -> None:
+        # The first start would compile the kernels for CPUs, for seconds. Here pip waits for downloads meanwhile, and
+        # a failure is told by the start.
+        kernels = subprocess.Popen([sys.executable, str(KERNELS)], stderr=subprocess.DEVNULL)
+        # torch is installed first, alone and with an exact pin: pip then takes a local CPU build of that release where
+        # there is one, and no later requirement replaces it.
+        self._session.log("Installing torch …")
+        self._pip(_pin("torch"))
+        kernels.wait()
+
     def _pip(self, *arguments: str) -> None:
-        # A person sees the progress. Elsewhere twice quiet: errors only, for pip warns of what can be ignored.
-        quiet = () if sys.stderr.isatty() else ("-qq",)
-        self.run("python", "-m", "pip", "install", "--disable-pip-version-check", *quiet, *arguments)
+        # Not quiet, also where nobody watches: with `-qq` a log showed nothing for 41 s (torch) and 79 s (the rest).
+        self.run("python", "-m", "pip", "install", "--disable-pip-version-check", *arguments)
 
 
 def _pin(name: str, constraints: str = CONSTRAINTS) -> str:
@@ -442,7 +445,7 @@ def deploy(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Build the site in docs/build/site, every link checked, with a page for each rule and each judged server."""
-    environment = Environment(session, f"{SERVE},docs")
+    environment = Environment(session, "docs")
     environment.run("python", "conformance/reference_servers/pages.py")
     environment.run(
         "python", "-m", "generate.parameters", "docs/reference/parameters.md", PYTHONPATH="openapi"

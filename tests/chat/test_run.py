@@ -53,6 +53,8 @@ def test_one_question_is_answered_by_the_running_server(
             ["--url", "http://127.0.0.1:1/v1", "m", "hi"],
             "no server of the API answers at http://127.0.0.1:1/v1",
         ),
+        (["--url", "127.0.0.1:8000", "m", "hi"], "--url must begin with http:// or https://"),
+        (["no-such-model", "hi"], "NAME cannot be used: no-such-model is neither a folder"),
         (["--set", "temperature", "m", "hi"], "--set must be FIELD=VALUE"),
         (["--tools", "/nowhere.json", "m", "hi"], "--tools names /nowhere.json, which cannot be read"),
     ],

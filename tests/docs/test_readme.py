@@ -21,6 +21,7 @@ is not repeatable unless the example says `"temperature": 0`, so an example says
 
 from __future__ import annotations
 
+import codeop
 import json
 import os
 import re
@@ -47,6 +48,8 @@ GUIDES = [
         if re.search(r"^```\w+ example", path.read_text("utf-8"), re.MULTILINE)
     ),
 ]
+FIRST_PAGES = {path.name for path in (README, *TUTORIAL)}
+"""Whose examples are for the prompt of Python; those of guides may be files."""
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 PLACEHOLDERS = [
     (
@@ -204,6 +207,39 @@ def test_no_block_of_a_guide_is_left_untried() -> None:
         for info, _ in FENCE.findall(path.read_text("utf-8")):
             words = info.split()
             assert words[:1] not in (["python"], ["console"], ["bash"]) or words[1:2] == ["example"], path
+
+
+@pytest.mark.parametrize("example", [one for one in shown() if one.page in FIRST_PAGES], ids=str)
+def test_a_python_example_can_be_pasted_at_the_prompt(example: Example) -> None:
+    if example.language == "python":
+        assert refused_at_prompt(example.code) is None
+
+
+def test_the_prompt_refuses_a_statement_right_after_a_block() -> None:
+    assert refused_at_prompt("for x in []:\n    pass\nprint()\n") == "print()"
+    assert refused_at_prompt("for x in []:\n    pass\n\nprint()\n") is None
+
+
+def refused_at_prompt(code: str) -> str | None:
+    """Return the first line that `python` refuses, if the lines are typed one by one.
+
+    There a block ends with an empty line. Python 3.13 reads what is pasted as a whole, 3.11 of Debian 12 does not.
+    """
+    statement: list[str] = []
+    for line in [*code.splitlines(), ""]:
+        statement.append(line)
+        try:
+            if codeop.compile_command("\n".join(statement)) is not None:
+                statement = []
+        except SyntaxError:
+            return line
+    return None
+
+
+def test_pip_is_that_of_the_environment() -> None:
+    """Debian has no `pip`, and the first steps have `.venv`."""
+    for path in TUTORIAL:
+        assert not re.search(r"(?<!\.venv/bin/)\bpip install", path.read_text("utf-8")), path
 
 
 DOCUMENT = """

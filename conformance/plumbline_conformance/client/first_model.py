@@ -35,7 +35,13 @@ async def named(target: Target) -> Target:
     match answer.json:
         case {"data": [{"id": str(name)}, *_]} if name:
             return msgspec.structs.replace(target, model=name)
-    why = f"HTTP {answer.status}" if answer.status else answer.error or "no answer"
+    if not answer.status:
+        why = answer.error or "no answer"
+        raise UnusableInput(
+            f"URL {redacted_url(target.base_url)} does not answer (GET /models: {why}). "
+            "Start the server, or give another address; a server without /models needs --model."
+        )
+    why = f"HTTP {answer.status}"
     raise UnusableInput(
         f"URL {redacted_url(target.base_url)} lists no models (GET /models: {why}). Give one with --model."
     )

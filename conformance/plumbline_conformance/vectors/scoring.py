@@ -96,6 +96,8 @@ class VectorsCommand(Command, frozen=True, kw_only=True):
     def run(self, out: Console) -> int:
         """Score a runner; without one, count the vectors. Return 0 if no answer is wrong, otherwise 1."""
         if self.command is None:
+            if self.ids or self.suites:
+                raise OptionError("--run", "is missing: ID and --suite choose what a runner is asked")
             for suite, (files, cases) in counts(self.vectors).items():
                 out.print(f"{suite}: {cases} vectors in {files} files", markup=False)
             return 0

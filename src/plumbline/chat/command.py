@@ -96,7 +96,7 @@ class RunCommand(Command, frozen=True, kw_only=True):
         with _remote(self.url or _DEFAULT_URL, self.api_key) as client:
             names = _models(client)
             if self.url is not None and not names:
-                raise UnusableInput(f"no server of the API answers at {self.url}, or it lists no model")
+                raise UnusableInput(_no_server(self.url))
             wanted = _served_names(self.name) if self.name else set(names[:1])
             served = [name for name in names if name in wanted]
             if served or self.url is not None:
@@ -117,6 +117,15 @@ class RunCommand(Command, frozen=True, kw_only=True):
         ):
             status.stop()
             yield client, _models(client)[0]
+
+
+def _no_server(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        return f"--url must begin with http:// or https://, such as {_DEFAULT_URL}, got {url}"
+    return (
+        f"no server of the API answers at {url}, or it lists no model: start it, give another --url such as "
+        f"{_DEFAULT_URL}, or leave --url out to start an own server"
+    )
 
 
 def _served_names(name: str) -> set[str]:

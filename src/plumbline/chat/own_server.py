@@ -73,9 +73,9 @@ def _wait(client: httpx2.Client, child: subprocess.Popen[bytes], log: Path) -> N
             pass
         time.sleep(_EVERY)
     last = log.read_text("utf-8", "replace").splitlines()[-_SHOWN:]
-    raise UnusableInput(
-        "\n".join(last).removeprefix("plumbline: ") or f"plumbline serve ended with {child.returncode}"
-    )
+    # `plumbline run` names a model by NAME where `plumbline serve` has --model.
+    reason = "\n".join(last).removeprefix("plumbline: ").replace("--model cannot", "NAME cannot", 1)
+    raise UnusableInput(reason or f"plumbline serve ended with {child.returncode}")
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

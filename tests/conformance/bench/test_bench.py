@@ -315,6 +315,12 @@ def test_two_servers_are_compared(
     assert "http" not in html.read_text().replace(server, "").replace("http-equiv", "")
 
 
+def test_a_server_that_does_not_run_is_to_be_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "http://127.0.0.1:1/v1"]) == 2
+    assert "URL http://127.0.0.1:1/v1 does not answer" in (printed := capsys.readouterr().err)
+    assert "Start the server" in printed
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -115,6 +115,8 @@ def test_a_folder_without_vectors_and_unknown_ids_give_a_reason(tmp_path: Path) 
         VectorsCommand(vectors=tmp_path).run(Console(file=StringIO()))
     with pytest.raises(UnusableInput, match="ID is of no vector: nothing"):
         VectorsCommand(command="true", ids=("nothing",)).run(Console(file=StringIO()))
+    with pytest.raises(UnusableInput, match="--run is missing"):
+        VectorsCommand(ids=("parsers/hermes",)).run(Console(file=StringIO()))
 
 
 def test_without_a_runner_the_vectors_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

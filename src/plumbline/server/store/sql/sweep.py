@@ -38,9 +38,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     def description(self) -> str:
         """The limits in words, for the line that the server prints at its start."""
         age = "for ever" if self.max_age is None else f"for {self.max_age / _DAY:g} days"
-        return f"kept {age}" + (
-            "" if self.max_bytes is None else f", {self.max_bytes / 1024**3:.3g} GiB at most"
-        )
+        return age if self.max_bytes is None else f"{age}, {self.max_bytes / 1024**3:.3g} GiB at most"
 
 
 class Sizes(msgspec.Struct, frozen=True):
