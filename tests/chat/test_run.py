@@ -43,6 +43,8 @@ def test_one_question_is_answered_by_the_running_server(
         assert "hello" in capfd.readouterr().out
         assert main([*asked, "--api-key", "secret", "--set", "temperature=9"]) == 1
         assert "temperature" in capfd.readouterr().err
+        assert main([*asked, "--api-key", "secret", "--set", "temprature=0"]) == 0
+        assert "The server does not know: temprature (temperature?)" in capfd.readouterr().err
         assert main([*asked, "--api-key", "wrong"]) == 2
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from clients.registry import CLIENTS
+from PIL import Image
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDINGS = DOCS.parent / "conformance" / "recordings"
@@ -65,3 +66,12 @@ def test_the_page_of_clients_names_the_releases_that_are_run() -> None:
         row = next(row for row in rows if row.startswith(f"| `{client.name}`"))
         release = re.split("==|@", client.packages[0])[-1]
         assert release in row.split("|")[2], client.name
+
+
+def test_the_page_is_shown_at_three_widths() -> None:
+    """`tests/page/pictures.py` takes them."""
+    guides = DOCS / "guides"
+    pictures = sorted(guides.glob("page-*.webp"))
+    assert [f"page-{Image.open(path).width}.webp" for path in pictures] == [path.name for path in pictures]
+    assert len(pictures) == 3
+    assert all(f"({path.name})" in (guides / "page.md").read_text("utf-8") for path in pictures)

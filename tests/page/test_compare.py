@@ -31,6 +31,10 @@ def test_two_settings_are_compared(visit: Any, pocket: Live, api: str) -> None:
     limits = dialog.locator(".side input[type=number]").locator("visible=true")
     assert limits.count() >= 4
     name = {"chat": "max_completion_tokens", "responses": "max_output_tokens"}.get(api, "max_tokens")
+    widest = max(
+        box["width"] for each in dialog.locator("[type=checkbox]").all() if (box := each.bounding_box())
+    )
+    assert widest < 30  # `dialog input` once made it a third of the line, and its label three lines.
     for side in (0, 1):
         dialog.locator(".side").nth(side).get_by_label("temperature").fill("0")
     dialog.locator(".side").nth(1).get_by_label(name).fill("16")

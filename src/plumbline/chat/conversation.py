@@ -48,6 +48,8 @@ class ChatSession(msgspec.Struct, kw_only=True):
     """Further fields of requests, such as temperature or tools."""
     usage: dict[str, Any] = {}
     """The usage of the last answer, as the server wrote it."""
+    ignored: str = ""
+    """The fields that the server did not know in the last request, as its header names them."""
 
     @property
     def system(self) -> str:
@@ -128,6 +130,7 @@ class ChatSession(msgspec.Struct, kw_only=True):
             if not got.is_success:
                 reason = _error(got.read()) or f"the server answered {got.status_code}"
                 raise (_NoTemplateError if _NO_TEMPLATE in reason else RefusedError)(reason)
+            self.ignored = got.headers.get("x-plumbline-ignored", "")
             for line in got.iter_lines():
                 if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
                     yield from answer.take(data)

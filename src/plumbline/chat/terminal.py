@@ -54,6 +54,7 @@ class Terminal:
     def __init__(self, conversation: ChatSession, client: httpx2.Client) -> None:
         self._conversation = conversation
         self._client = client
+        self._ignored = ""
         self._dim = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
     def ask_once(self, prompt: str) -> int:
@@ -111,7 +112,15 @@ class Terminal:
             if shown:
                 self._style("")
                 print(flush=True)
+        self._show_ignored()
         return True
+
+    def _show_ignored(self) -> None:
+        """Name the fields that the server does not know, once: `/set temprature 0` has no effect."""
+        ignored = self._conversation.ignored
+        if ignored and ignored != self._ignored:
+            print(f"The server does not know: {printable(ignored)}", file=sys.stderr)
+        self._ignored = ignored
 
     def _print_piece(self, piece: Piece, before: str) -> str:
         """Print a piece after one of the kind `before`; return its kind."""
