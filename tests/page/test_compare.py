@@ -7,9 +7,14 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from support.servers.axe import violations
-from support.servers.live import Live
+from support.servers.live import Live, live
+from support.servers.pocket import pocket_settings
+
+from plumbline.server.loading.served_model import load
+from plumbline.server.settings import Settings
 
 from .conftest import choose
 
@@ -51,6 +56,23 @@ def test_two_settings_are_compared(visit: Any, pocket: Live, api: str) -> None:
     assert "2/2" in page.inner_text(".message.assistant .branches")
     page.reload()
     page.wait_for_selector(".message.assistant .branches:has-text('2/2')")
+
+
+def test_two_models_are_compared(visit: Any) -> None:
+    """Each side asks its own model."""
+    settings = msgspec.structs.replace(pocket_settings(), served_model_names=("one", "other"))
+    with live(lambda: load(settings), Settings()) as server:
+        seen = visit(server)
+        page = seen.open()
+        seen.ask("Count from 1 to 5.")
+        page.click(".message.assistant >> text=Compare")
+        page.locator("#compare .side").nth(1).get_by_label("Model").select_option("other")
+        sent: list[str] = []
+        page.on("request", lambda request: sent.append(request.post_data or ""))
+        page.click("text=Ask both")
+        page.wait_for_selector("#compare [role=status]:has-text('Both answers are the same')")
+        asked = [json.loads(body)["model"] for body in sent if '"messages"' in body]
+        assert sorted(asked) == ["one", "other"]
 
 
 def test_tokens_that_differ_are_those_outside_of_both(visit: Any, pocket: Live) -> None:
