@@ -485,3 +485,7 @@ def _test_on_minimums(session: nox.Session, torch: str) -> None:
         "-c", str(_constraints(Path(session.virtualenv.location), "minimums.txt", torch)), "-e", f".[{DEV}]"
     )
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+if __name__ == "__main__":  # `uv run noxfile.py -s serve`
+    nox.main()

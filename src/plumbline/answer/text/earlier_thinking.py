@@ -48,14 +48,14 @@ def keeps_earlier_thinking(renderer: Renderer, variables: Mapping[str, Any] | No
 
 
 def dropped_thinking(renderer: Renderer) -> str:
-    """Return the line that the server prints if the thinking of earlier turns is dropped; else nothing."""
+    """Return the line that the server prints if earlier thinking is dropped and a variable keeps it; else nothing."""
     if keeps_earlier_thinking(renderer) is not False:
         return ""
-    dropped = (
-        "The chat template drops the thinking of earlier turns, so a new turn finds the prompt in the prefix cache "
-        "only up to the thinking of the turn before"
-    )
     for name, value in _VARIABLES.items():
         if keeps_earlier_thinking(renderer, {name: value}):
-            return f"{dropped}; --default-chat-template-kwargs '{json.dumps({name: value})}' keeps it"
-    return dropped
+            return (
+                "The chat template drops the thinking of earlier turns, so a new turn finds the prompt in the prefix "
+                "cache only up to the thinking of the turn before; "
+                f"--default-chat-template-kwargs '{json.dumps({name: value})}' keeps it"
+            )
+    return ""
