@@ -13,6 +13,7 @@ from plumbline.cli import main
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.memory import release_unused
+from plumbline.server.settings import Settings
 from plumbline.server.start import serve as start
 
 pytestmark = pytest.mark.usefixtures("in_one_process")
@@ -116,3 +117,23 @@ def test_a_dialect_that_is_unknown_is_refused_with_the_list(
     near = next(iter(sorted(known)))
     assert main(["serve", "--port", "0", option, f"{near}s"]) == 2
     assert f"(did you mean {near}?)" in capfd.readouterr().err
+
+
+def test_a_server_without_a_store_keeps_its_sealing_key(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Or each restart would refuse the open sessions of all clients (ST-16, MSG-06)."""
+    keys = []
+
+    def listener(
+        _: Catalog, settings: Settings, *__: Any, announce: Callable[[], None], **___: Any
+    ) -> Silent:
+        announce()
+        keys.append(settings.sealing_key)
+        return Silent()
+
+    monkeypatch.setattr(start, "listener", listener)
+    for _ in range(2):
+        assert main(["serve", "--port", "0", "--store", "none"]) == 0
+        assert "keeps the key of sealed thinking" in capfd.readouterr().err
+    assert keys[0] == keys[1] != ""

@@ -128,7 +128,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             secret=True,
             in_file="file with the random secret of 16 characters or more that seals reasoning for clients "
             "(reasoning.encrypted_content); give servers that share clients the same. PLUMBLINE_SEALING_KEY gives one "
-            "too (default: one kept in the store)",
+            "too (default: one kept in the store, or without one in the user's data directory)",
             only_in_file=True,
         ),
     ] = ""

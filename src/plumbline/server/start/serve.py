@@ -10,7 +10,7 @@ from plumbline.base.workers.memory import trim
 from plumbline.port.progress import LoadProgress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.several import several
-from plumbline.server.loading.storage import build_store
+from plumbline.server.loading.storage import build_store, with_sealing_key
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.engine_process.keeper import Begun
@@ -44,13 +44,14 @@ def serve(
         Exception: the store or the engine did not start; `explained` has a line for it.
     """
     store = build_store(settings)
+    settings, key_note = with_sealing_key(settings)
     catalog = _load(settings, sockets, begun)
     known = {name for source in catalog.sources for name in source.names}
     if unknown := next((name for name, _ in settings.sampling_defaults if name and name not in known), ""):
         raise OptionError("--sampling-defaults", f"names {unknown[:80]!r}, and no model has that name")
     make_collections_rare()
     trim()
-    lines = summary(catalog, settings, store, _port(sockets))
+    lines = summary(catalog, settings, store, _port(sockets), key_note)
     if settings.api_servers > 1:
         (served,) = catalog.loaded.values()
         assert isinstance(served.engine, KeptEngine)

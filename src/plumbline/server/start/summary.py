@@ -22,7 +22,7 @@ _ENDS = 8
 """Tokens that are shown."""
 
 
-def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int) -> str:
+def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int, key_note: str = "") -> str:
     """Return the lines that are printed when the models are loaded.
 
     Args:
@@ -30,13 +30,15 @@ def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int
         settings: the settings.
         store: where responses are kept.
         port: the TCP port, which is not the one of the settings if that is 0.
+        key_note: where the sealing key of a server without a store is.
     """
     lines = [f"Plumbline {__version__}"]
     # Of several models each has its engine's process; the server's own is counted with the only one.
     own = 0 if settings.several_models else resident() * settings.api_servers
     for model in catalog.loaded.values():
         lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _model_lines(model, settings, own)]
-    lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _server_lines(catalog, settings, store, port)]
+    storage = _storage(store, key_note)
+    lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _server_lines(catalog, settings, storage, port)]
     return "\n".join(lines)
 
 
@@ -121,9 +123,7 @@ def _memory(weight_bytes: int, info: EngineInfo, own: int) -> str:
     return "; ".join([*parts, limit])
 
 
-def _server_lines(
-    catalog: Catalog, settings: Settings, store: Store | None, port: int
-) -> Iterator[tuple[str, str]]:
+def _server_lines(catalog: Catalog, settings: Settings, storage: str, port: int) -> Iterator[tuple[str, str]]:
     """Yield the lines of the server as a whole."""
     if settings.several_models:
         yield (
@@ -132,7 +132,7 @@ def _server_lines(
         )
     if settings.api_servers > 1:
         yield "servers", f"{settings.api_servers} API servers share the engine (--api-servers)"
-    yield "storage", _storage(store, settings)
+    yield "storage", storage
     if settings.uds:
         yield "address", f"the Unix socket {settings.uds} (paths begin with /v1)"
         return
@@ -143,16 +143,10 @@ def _server_lines(
     yield "try", _first_request(catalog, settings, url)
 
 
-def _storage(store: Store | None, settings: Settings) -> str:
+def _storage(store: Store | None, key_note: str) -> str:
     """Say what is kept, where, for how long, and how to change that."""
-    if store is None and not settings.sealing_key:
-        # The key is in the store. Without one, clients with open sessions get a 400 after a restart.
-        return (
-            "responses are not stored (--store none), nor is the key of sealed thinking: a restart refuses what was "
-            "sealed before (--sealing-key-file keeps the key)"
-        )
     if store is None:
-        return "responses are not stored (--store none)"
+        return "; ".join(filter(None, ("responses are not stored (--store none)", key_note)))
     return f"responses are kept in {store.description}; --store none keeps nothing"
 
 
