@@ -27,6 +27,28 @@ _ONE_LINE = msgspec.structs.replace(_LINES, value_gap="", newline="")
 _SECTION = Section(
     call_format=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True
 )
+
+
+def _unmarked(section: Section) -> Section:
+    """Return the section of a call whose beginning the model has left out: `get<arg_key>city</arg_key>…`."""
+    return msgspec.structs.replace(section, open=(), item_open="", single=True, at_line=True, loose=True)
+
+
+_IN_LINE = msgspec.structs.replace(_SECTION, call_format=_ONE_LINE, between="")
+_IQUEST = Section(
+    call_format=msgspec.structs.replace(_ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")),
+    open=("<iquest_tool_call>",),
+    close=("</iquest_tool_call>",),
+    single=True,
+)
+_HY4 = Section(
+    # Checkpoints with a different suffix in their markers (`<tool_calls:…>`) are not supported.
+    call_format=_ONE_LINE,
+    open=("<tool_calls>",),
+    close=("</tool_calls>",),
+    item_open="<tool_call>",
+    item_close="</tool_call>",
+)
 _HORIZON = TaggedCall(
     open="",
     name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
@@ -36,6 +58,17 @@ _HORIZON = TaggedCall(
     type_close="</ifm|arg_type>",
     value_open="<ifm|arg_value>",
     end="</ifm|arg_value>",
+)
+_HORIZONS = tuple(
+    Section(
+        call_format=call_format,
+        open=("<ifm|tool_calls>",),
+        close=("</ifm|tool_calls>",),
+        item_open="<ifm|tool_call>",
+        item_close="</ifm|tool_call>",
+        starts=starts,
+    )
+    for call_format, starts in ((_HORIZON, ""), (JsonCall(), "{"))
 )
 _SUFFIX = ":opensource"
 """The suffix of tag names in Hunyuan's open release."""
@@ -68,7 +101,7 @@ TOOLS = (
     ToolDialect(
         name="glm45",
         aliases=("glm", "ling3", "poolside_v1"),
-        sections=(_SECTION,),
+        sections=(_SECTION, _unmarked(_SECTION)),
         content_gap="\n",
         detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
     ),
@@ -76,57 +109,29 @@ TOOLS = (
         name="glm47",
         aliases=("spark25",),
         # The same on one line. Both are read by either.
-        sections=(msgspec.structs.replace(_SECTION, call_format=_ONE_LINE, between=""),),
+        sections=(_IN_LINE, _unmarked(_IN_LINE)),
         detect=(r"<arg_key>",),
     ),
     ToolDialect(
         name="iquest_q1",
-        sections=(
-            Section(
-                call_format=msgspec.structs.replace(
-                    _ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")
-                ),
-                open=("<iquest_tool_call>",),
-                close=("</iquest_tool_call>",),
-                single=True,
-            ),
-        ),
+        sections=(_IQUEST, _unmarked(_IQUEST)),
         detect=(r"<iquest_tool_call>",),
     ),
     ToolDialect(
         name="hy_v4",
-        # Checkpoints with a different suffix in their markers (`<tool_calls:…>`) are not supported.
-        sections=(
-            Section(
-                call_format=_ONE_LINE,
-                open=("<tool_calls>",),
-                close=("</tool_calls>",),
-                item_open="<tool_call>",
-                item_close="</tool_call>",
-            ),
-        ),
+        sections=(_HY4, _unmarked(_HY4)),
         detect=(r"<tool_calls>", r"<arg_key>"),
     ),
     ToolDialect(
         name="k2_horizon",
         # A variable of its template chooses between tags, tags with types, and JSON.
-        sections=tuple(
-            Section(
-                call_format=call_format,
-                open=("<ifm|tool_calls>",),
-                close=("</ifm|tool_calls>",),
-                item_open="<ifm|tool_call>",
-                item_close="</ifm|tool_call>",
-                starts=starts,
-            )
-            for call_format, starts in ((_HORIZON, ""), (JsonCall(), "{"))
-        ),
+        sections=(*_HORIZONS, _unmarked(_HORIZONS[0])),
         detect=(r"<ifm\|tool_calls>",),
     ),
     ToolDialect(
         name="hy_v3",
         aliases=("hunyuan",),
-        sections=(_hy(""), _hy(_SUFFIX)),
+        sections=(_hy(""), _hy(_SUFFIX), _unmarked(_hy("")), _unmarked(_hy(_SUFFIX))),
         content_gap="\n",
         detect=(r"<tool_calls>", r"<tool_sep>", r"<arg_key>"),
     ),

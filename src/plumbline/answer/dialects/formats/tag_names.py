@@ -121,7 +121,8 @@ class TagNames:
             glued = yield from self._glued(name)
             if glued:
                 return glued
-            if (yield from cursor.look_for(finder(*tags.name_ends, "{", element(tags.key)))) is None:
+            more = ("{", element(tags.key)) if self._call.marked else ()
+            if (yield from cursor.look_for(finder(*tags.name_ends, *more))) is None:
                 cursor.fail(f"expected {tags.key!r}")
         name = declared(name, self._call.schemas)
         if tags.doubled and name not in self._call.schemas:

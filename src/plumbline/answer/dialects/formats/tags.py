@@ -102,6 +102,11 @@ class Tags(CallFormat, frozen=True, kw_only=True):
         return self.open
 
     @property
+    def after_name(self) -> tuple[str, ...]:
+        """The tags that may follow a name with nothing before it."""
+        return () if self.open else self.name_ends or (self.opened,)
+
+    @property
     def ends(self) -> tuple[str, ...]:
         """What ends a call or a value, or the name of a value that has a tag of its own."""
         return (self.end, self.close, *self.name_close)

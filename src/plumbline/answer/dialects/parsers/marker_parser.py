@@ -23,17 +23,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from plumbline.answer.dialects.parsers.noise import stray_ends, words_before_call
 from plumbline.answer.dialects.parsers.section_reader import SectionReader
+from plumbline.answer.dialects.spec.call_format import declared
 from plumbline.answer.dialects.spec.dialect import NewId
-from plumbline.answer.dialects.spec.markers import Markers, is_control
+from plumbline.answer.dialects.spec.markers import Markers, is_control, is_tag
 from plumbline.answer.dialects.streams.cursor import Finder, MalformedError, Steps, finder
 from plumbline.answer.dialects.streams.whitespace import SPACE, WhitespaceBuffer
-from plumbline.answer.events import FinishReason, ReasoningDelta, TextDelta
+from plumbline.answer.events import FinishReason, OutputEvent, ReasoningDelta, TextDelta
 
 __all__ = ["MarkerParser"]
 
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
+_TOOL = re.compile(r"([-.\w]{1,256})\s{0,4}")
+_NO_WORDS = ("", *" \t{[<(`")
+"""What follows a marker of calls where no words stand before the call."""
 _LONGEST_QUOTED = 2048
 """Characters of calls in code within a sentence."""
 
@@ -74,6 +79,10 @@ class MarkerParser(SectionReader):
 
     _finds_drafts = True
     """Whether a call in thinking may be a draft. What follows decides it, so the text is held back until then."""
+    _finds_noise = True
+    """Whether words between a marker and its call, and ends that end nothing, are looked for."""
+    _looks_ahead = False
+    """A marker has been read, and what follows decides what it is."""
     _thinking_end: tuple[int, int] | None = None
     """Where the first thinking ended, before its end marker, and how many calls came before."""
 
@@ -89,12 +98,24 @@ class MarkerParser(SectionReader):
                 marker = yield from cursor.until(self._in_text, self._content.write)
             if marker is None:
                 break
-            if (yield from self._is_quoted(marker)):
-                boundary = False
+            if marker == "\n":
+                self._content.write(marker, cursor.offset - 1)
+                boundary = yield from self._named_call()
+            elif (yield from self._is_quoted(marker)):
+                self._shows_markup, boundary = True, False
             elif (marker in markers.at_line and not self._content.at_line) or self._is_prose(marker):
+                self._shows_markup = self._shows_markup or is_tag(marker)
+                self._content.write(marker, cursor.offset - len(marker))
+                boundary = False
+            elif (
+                marker in markers.plain_ends.markers
+                and self._owed is None
+                and not (yield from self._is_stray(marker))
+            ):
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
             elif marker in markers.sections:
+                yield from self._pass_words(marker)
                 boundary = yield from self._section(markers.sections[marker], marker, self._content)
             elif marker in markers.silent:
                 boundary = yield from self._silent_text(marker)
@@ -104,6 +125,43 @@ class MarkerParser(SectionReader):
                     yield from self._think(cursor.offset - len(marker))
                 boundary = True
         self._content.flush()
+
+    def _pass_words(self, marker: str) -> Steps[None]:
+        """Pass on words between a marker that begins a line and its call."""
+        cursor, sections = self._cursor, self._markers.sections[marker]
+        if (
+            not self._finds_noise
+            or self._only_own
+            or sections[0].loose
+            or not (is_tag(marker) and self._content.at_line)
+        ):
+            return
+        self._begin_markup(marker)
+        self._looks_ahead, size = True, 0
+        if (yield from cursor.peek()) not in _NO_WORDS:
+            size = yield from words_before_call(cursor, marker, self._tools, self._scout())
+        self._looks_ahead = False
+        self._end_markup()
+        if size:
+            cursor.pos += size
+            self._content.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
+
+    def _is_stray(self, marker: str) -> Steps[bool]:
+        """Drop ends of calls in plain text that end none, after prose. Returns whether they are such."""
+        cursor, content, markers = self._cursor, self._content, self._markers
+        shown = self._shows_markup or content.sets_off or content.introduces or content.in_fence
+        if shown or not content.begun or self._only_own or not self._finds_noise:
+            return False
+        cursor.unread(marker)
+        size = yield from stray_ends(cursor, markers.plain_ends, markers.plain_closers, self._scout())
+        cursor.pos += size or len(marker)
+        return size > 0
+
+    def _scout(self) -> MarkerParser:
+        """Return a parser that looks ahead, and does not let another one look ahead."""
+        scout = MarkerParser(self._markers, self._tools, inside=False, new_id=self._new_id)
+        scout._finds_noise = False
+        return scout
 
     @property
     def _in_text(self) -> Finder:
@@ -117,6 +175,20 @@ class MarkerParser(SectionReader):
             self._markers.in_thought if self._owed is None else self._markers.owed_in_thought[id(self._owed)]
         )
 
+    def finish_in_text(self) -> list[OutputEvent]:
+        """Parse what is left of an output that a stop string has ended in its text: no markup ends there."""
+        cursor = self._cursor
+        if self._open or self._thought_start is not None:
+            return self.finish("length")
+        if cursor.marked and not self._looks_ahead:  # What has been read may look like a call, and is none.
+            raw, start = self._end_markup()
+            rest = cursor.text[cursor.pos :]
+            cursor.pos += len(rest)
+            self._content.write(raw + rest, start)
+            self._content.flush()
+            self._steps.close()
+        return self.finish("stop")
+
     def _is_prose(self, marker: str) -> bool:
         """Return whether an end that ends nothing is set off, or belongs to markup that is text."""
         if marker not in self._markers.stray_ends or self._owed is not None:
@@ -128,6 +200,8 @@ class MarkerParser(SectionReader):
         cursor, sections = self._cursor, self._markers.sections.get(marker, ())
         if not sections or is_control(marker) or not self._content.in_backtick:
             return False
+        self._begin_markup(marker)
+        self._looks_ahead = True
         ends = finder("`", *(close for section in sections for close in section.close))
         after = size = 0  # From where the cursor stands, because text that was read is dropped.
         while size <= _LONGEST_QUOTED:
@@ -135,18 +209,19 @@ class MarkerParser(SectionReader):
             size = end - cursor.pos
             if found == "`":
                 if size != after and len(ends.markers) > 1:  # Not right after an end, if such calls have one.
-                    return False
-                self._content.write(marker, cursor.offset - len(marker))
-                offset = cursor.offset
+                    break
                 cursor.pos = end
-                self._content.write(cursor.text[end - size : end], offset)
+                self._content.write(*self._end_markup())
+                self._looks_ahead = False
                 return True
             if found is not None:
                 after = size + len(found)
             elif cursor.closed:
-                return False
+                break
             else:
                 yield
+        self._end_markup()
+        self._looks_ahead = False
         return False
 
     def _continue_thinking(self) -> Steps[None]:
@@ -190,7 +265,25 @@ class MarkerParser(SectionReader):
         for section in markers.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content))
-        return False
+        return (yield from self._named_call())
+
+    def _named_call(self) -> Steps[bool]:
+        """Read a call that begins with the name of its tool where a line begins. Returns whether one came."""
+        cursor, markers = self._cursor, self._markers
+        if not (markers.named and self._content.at_line):
+            return False
+        while True:
+            match = _TOOL.match(cursor.text, cursor.pos)
+            end = cursor.pos if match is None else match.end()
+            if end < len(cursor.text) or cursor.closed:
+                if match is None or declared(match[1], self._tools) not in self._tools:
+                    return False
+                certain, tag = markers.after_name.at(cursor.text, end, cursor.closed)
+                if certain:
+                    return tag is not None and (
+                        yield from self._section((markers.named[tag],), "", self._content)
+                    )
+            yield
 
     def _header(self) -> Steps[bool]:
         """Drop the name of a tool in the header of a message; any other word is text. Returns whether it was one."""

@@ -65,7 +65,7 @@ class SectionReader(CursorParser):
             hold=bool(markers.in_text.markers),
             marker_ids=marker_ids,
         )
-        if markers.at_line:
+        if markers.at_line or markers.named or markers.plain_closers:
             self._content.fence = CodeFence()
 
     def _section(self, sections: tuple[Section, ...], marker: str, prose: WhitespaceBuffer) -> Steps[bool]:

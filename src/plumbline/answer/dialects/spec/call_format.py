@@ -168,6 +168,11 @@ class CallFormat(msgspec.Struct, frozen=True):
         return ""
 
     @property
+    def after_name(self) -> tuple[str, ...]:
+        """What follows the name of the tool in a call that begins with the name; empty if any text may."""
+        return ()
+
+    @property
     def ends(self) -> tuple[str, ...]:
         """What ends a call or a part of one. It means nothing where no call is open."""
         return ()

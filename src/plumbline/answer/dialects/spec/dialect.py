@@ -79,7 +79,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A section has one call; each further call has another section, with `between` before it."""
     starts: str = ""
     """The characters that calls may begin with. They find bare calls, and choose between sections with one marker,
-    which have the same `item_open`."""
+    which have the same `item_open`. Without them and without markers, calls stand at the beginning of a line, where the
+    name of a tool and `CallFormat.after_name` begin them."""
     inner: tuple[str, ...] = ()
     """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False

@@ -8,7 +8,7 @@ from itertools import chain
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.answer.dialects.streams.cursor import Finder
 
-__all__ = ["Markers", "is_control", "is_markup"]
+__all__ = ["Markers", "is_control", "is_markup", "is_tag"]
 
 _NO_CALLS = ToolDialect(name="", sections=())
 _NO_THINKING = ReasoningDialect(name="", open=(), close=())
@@ -20,6 +20,7 @@ class Markers:
     Attributes:
         sections: for each marker of calls, the sections that begin with it.
         bare: the sections without a marker.
+        named: the sections whose calls begin with the name of a tool at the beginning of a line, by what follows it.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
         again: for a section, by its identity, the beginnings that are dropped after one.
         texts: all texts of the dialects. The parser needs those that are control tokens as text.
@@ -38,6 +39,16 @@ class Markers:
         others = (*self.sections, *self.silent, *thinking.open, *thinking.close, *thinking.markers)
         others = (*others, thinking.next_message, self.header, *self.headed.markers)
         self.stray_ends = frozenset(end for end in ends if is_control(end)).difference(others)
+        # Others may stand in prose, where the model has written the beginning, too.
+        ends = _flat((*s.close, s.item_close, *s.call_format.ends) for s in calls.sections)
+        self.plain_ends = Finder(
+            end
+            for end in ends
+            if end.startswith("</") and is_tag(end) and end not in (*others, *self.stray_ends)
+        )
+        self.plain_closers = frozenset(
+            end for end in self.plain_ends.markers if f"<{end[2:]}" in self.sections
+        )
         self._find_in_thinking(thinking)
         self._find_around_answers(calls, thinking)
         self._find_after_calls(calls)
@@ -54,6 +65,14 @@ class Markers:
                 self.sections[marker] = (*self.sections.get(marker, ()), section)
         self.bare = tuple(s for s in sections if s.starts and not (s.open or s.item_open))
         starts = "".join(section.starts for section in self.bare)
+        named = (
+            (tag, s)
+            for s in sections
+            if not (s.starts or s.open or s.item_open)
+            for tag in s.call_format.after_name
+        )
+        self.named = dict(named)
+        self.after_name = Finder(self.named)
         self.before_bare = Finder((marker for marker in self.sections if marker[0] in starts), least=2)
         # Inside a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
@@ -83,7 +102,11 @@ class Markers:
     def _find_around_answers(self, calls: ToolDialect, thinking: ReasoningDialect) -> None:
         """Find what may come in text, and what may come only where an answer or a part of it begins."""
         anywhere = (*self.opens, *self.closes) if thinking.anywhere else ()
-        self.in_text = Finder((*self.sections, *self.silent, *anywhere, *self.stray_ends), least=2)
+        lines = "\n" if self.named else ""
+        plain = self.plain_ends.markers if self.plain_closers else ()
+        self.in_text = Finder(
+            (*self.sections, *self.silent, *anywhere, *self.stray_ends, *plain, lines), least=2
+        )
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
@@ -132,6 +155,11 @@ def is_control(text: str) -> bool:
 def is_markup(text: str) -> bool:
     """Whether a text is the end of markup that no prose has, unlike a bracket or a fence."""
     return len(text) > 2 and text[0] in "<[]◁"
+
+
+def is_tag(text: str) -> bool:
+    """Whether a text is markup that is whole by itself, unlike `<function=`."""
+    return is_markup(text) and text[-1] in ">]"
 
 
 def _flat(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:

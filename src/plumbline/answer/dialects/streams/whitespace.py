@@ -91,6 +91,16 @@ class WhitespaceBuffer:
         return last.endswith(_BEFORE_QUOTED)
 
     @property
+    def introduces(self) -> bool:
+        """Whether a colon stands at the end: what follows is shown, even if it is markup."""
+        return self._tail.endswith(":")
+
+    @property
+    def in_fence(self) -> bool:
+        """Whether a code fence is open."""
+        return self.fence is not None and self.fence.is_open
+
+    @property
     def in_backtick(self) -> bool:
         """Whether the text ends with one backtick that other text stands before: code in a sentence begins there."""
         return self._tail[1:] == "`" and self._tail[0] != "`" and not (self._held or self._skip)

@@ -1,0 +1,96 @@
+"""Find what has no meaning around calls: words after the marker of calls, and ends of calls that end none.
+
+    <tool_call>Let me look.<function=get>…       the marker belongs to the call, the words are text
+    Let me look.</tool_call>                     the end is nothing
+
+Both are certain only from what follows, so these readers look ahead and read nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
+from plumbline.answer.dialects.spec.call_format import declared
+from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps
+from plumbline.answer.events import TextDelta
+
+__all__ = ["stray_ends", "words_before_call"]
+
+_WORDS = re.compile(r"[^<>(){}\[\]`]{0,1024}")
+_NAME = re.compile(r"(?:call:\s{0,4})?([-.\w]*)[ \t\r\n]{0,4}\Z")
+"""The name of a tool, in formats that begin with it."""
+_SPOKEN = re.compile(r"(?:\n\s*)?\S.*(?:[.!?\u2026]\s*|\n[ \t\r]*)\Z", re.DOTALL)
+"""A sentence, or lines. What a space sets off from the marker is about it: `<tool_call> begins a call.`"""
+_SPACE = re.compile(r"\s{0,64}")
+_FAR = 4096
+"""Characters in which a call must be certain."""
+
+
+def words_before_call(cursor: Cursor, marker: str, tools: Collection[str], scout: CursorParser) -> Steps[int]:
+    """Return how many characters before a call are words, if words stand at the cursor and a call certainly follows.
+
+    Args:
+        cursor: stands after the marker of a section.
+        marker: that marker.
+        tools: the names of the tools that may be called.
+        scout: a parser that has read nothing. It reads the call, to see whether it is one.
+    """
+    while (match := _WORDS.match(cursor.text, cursor.pos)) is not None and match.end() == len(cursor.text):
+        if cursor.closed:
+            return 0
+        yield
+    words = "" if match is None else match.group()
+    name = _NAME.search(words)
+    if name is not None and declared(name[1], tools) in tools:
+        words = words[: name.start()]
+    if _SPOKEN.match(words) is None:
+        return 0
+    scout.push(TextDelta(marker))
+    return len(words) if (yield from _is_call(cursor, len(words), scout)) else 0
+
+
+def stray_ends(cursor: Cursor, ends: Finder, closers: Collection[str], scout: CursorParser) -> Steps[int]:
+    """Return how many characters at the cursor are ends of calls that only a call or the output's end follows.
+
+    Args:
+        cursor: stands before an end.
+        ends: the ends of calls and of their parts.
+        closers: those of which one must be among them.
+        scout: a parser that has read nothing. It reads what follows, to see whether it is a call.
+    """
+    size, closed = 0, False
+    while True:
+        space = _SPACE.match(cursor.text, cursor.pos + size)
+        assert space is not None
+        certain, marker = ends.at(cursor.text, space.end(), cursor.closed)
+        if marker is not None and certain:
+            size = space.end() + len(marker) - cursor.pos
+            closed = closed or marker in closers
+        elif space.end() == len(cursor.text) and cursor.closed:
+            return size if closed else 0
+        elif certain and space.end() < len(cursor.text):
+            begun = space.end() - cursor.pos
+            return size if closed and (yield from _is_call(cursor, begun, scout)) else 0
+        else:
+            yield
+
+
+def _is_call(cursor: Cursor, ahead: int, scout: CursorParser) -> Steps[bool]:
+    """Return whether the scout reads a call, and no text before it, from some characters ahead on."""
+    read = ahead
+    while not scout.num_calls:
+        piece = cursor.text[cursor.pos + read : cursor.pos + ahead + _FAR]
+        read += len(piece)
+        events = scout.push(TextDelta(piece)) if piece else []
+        if not piece and cursor.closed:
+            scout.finish("length" if cursor.cut else "stop")
+            return scout.num_calls > 0
+        if read == ahead + _FAR or any(
+            isinstance(event, TextDelta) and event.text.strip() for event in events
+        ):
+            break
+        if not piece:
+            yield
+    return scout.num_calls > 0
