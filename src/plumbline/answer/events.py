@@ -13,6 +13,7 @@ import msgspec
 from plumbline.answer.remote_tools import RemoteError, RemoteTool
 
 __all__ = [
+    "AnswerPart",
     "ApprovalNeeded",
     "CallPlace",
     "ChoiceEvent",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+
+AnswerPart = tuple[int, Literal["", "text", "call"]]
+"""How many characters of an output, and what of the answer they are: nothing, text, or a call with its markers."""
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
-from plumbline.answer.events import TextDelta
+from plumbline.answer.events import AnswerPart, TextDelta
 
 __all__ = ["ParsedRegions", "answer_regions"]
 
@@ -23,25 +23,25 @@ class ParsedRegions:
         self._parser = parser
         self._end = 0
 
-    def push(self, text: str) -> list[tuple[int, bool]]:
-        """Take more of the output. Returns the sizes of the parts that are decided, and whether each is answer."""
+    def push(self, text: str) -> list[AnswerPart]:
+        """Take more of the output. Returns the parts that are decided."""
         self._parser.push(TextDelta(text))
         return self._decided()
 
-    def close(self) -> list[tuple[int, bool]]:
+    def close(self) -> list[AnswerPart]:
         """End the output. Returns the parts that were undecided."""
         self._parser.finish("stop")
         return self._decided()
 
-    def _decided(self) -> list[tuple[int, bool]]:
-        parts: list[tuple[int, bool]] = []
+    def _decided(self) -> list[AnswerPart]:
+        parts: list[AnswerPart] = []
         regions, decided = self._parser.take_regions()
-        for start, end, in_answer in (*((*region, True) for region in regions), (decided, decided, False)):
+        for start, end, is_call in (*regions, (decided, decided, False)):
             if start > self._end:
-                parts.append((start - self._end, False))
+                parts.append((start - self._end, ""))
                 self._end = start
-            if in_answer and end > self._end:
-                parts.append((end - self._end, True))
+            if end > self._end:
+                parts.append((end - self._end, "call" if is_call else "text"))
                 self._end = end
         return parts
 

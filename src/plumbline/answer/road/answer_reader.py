@@ -169,8 +169,11 @@ class AnswerReader:
         stop_string = self._assembler.stop_match
         if rest is not None:
             events += self._parsed(rest)
-        # A stop string cuts markup as the token limit does: nothing of a call that it cuts is text.
-        events += self._translated(self._parser.finish("length" if stop_string is not None else self._reason))
+        if self._assembler.stops_in_text:
+            left = self._parser.finish_in_text()
+        else:  # A stop string cuts a call as the token limit does: nothing of it is text.
+            left = self._parser.finish("length" if stop_string is not None else self._reason)
+        events += self._translated(left)
         events.append(self._finish(stop_string))
         return events
 

@@ -123,6 +123,11 @@ class TextAssembler:
         """The stop string that ended the answer, or None."""
         return self._stop.matched
 
+    @property
+    def stops_in_text(self) -> bool:
+        """Whether the stop string that ended the answer stood in text, and not in a call."""
+        return self._stop.in_text
+
     def push(
         self,
         token_ids: Sequence[int],

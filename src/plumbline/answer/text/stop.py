@@ -11,22 +11,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from plumbline.answer.events import AnswerPart
+
 __all__ = ["AnswerRegions", "AnswerStopChecker", "StopChecker"]
 
 
 class AnswerRegions(Protocol):
     """Tell the text of an answer that the client asked for from thinking and from the markup around it."""
 
-    def push(self, text: str) -> Sequence[tuple[int, bool]]:
-        """Take more of the output.
-
-        Returns:
-            For the parts of the output that are decided now, in their order: how many characters, and whether they
-            belong to the answer.
-        """
+    def push(self, text: str) -> Sequence[AnswerPart]:
+        """Take more of the output. Returns the parts that are decided now, in their order."""
         ...
 
-    def close(self) -> Sequence[tuple[int, bool]]:
+    def close(self) -> Sequence[AnswerPart]:
         """End the output. Returns the parts that were undecided."""
         ...
 
@@ -43,10 +40,11 @@ class StopChecker:
 
     Attributes:
         matched: the stop string that was completed, or None.
+        in_text: the stop string was completed in text, and not in a call.
         num_late: how many pieces were pushed after the one that completed it.
     """
 
-    __slots__ = ("_first_chars", "_held", "_include", "_searches", "matched", "num_late")
+    __slots__ = ("_first_chars", "_held", "_include", "_searches", "in_text", "matched", "num_late")
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._searches = [_PrefixSearch(stop) for stop in stops]
@@ -54,6 +52,7 @@ class StopChecker:
         self._include = include
         self._held = ""
         self.matched: str | None = None
+        self.in_text = False
         self.num_late = 0
 
     def push(self, text: str, *, armed: bool = True) -> str:
@@ -128,10 +127,10 @@ class AnswerStopChecker(StopChecker):
     def _is_matched(self) -> bool:
         return self.matched is not None
 
-    def _searched(self, parts: Sequence[tuple[int, bool]]) -> str:
+    def _searched(self, parts: Sequence[AnswerPart]) -> str:
         found: list[str] = []
-        for size, in_answer in parts:
-            if not in_answer:
+        for size, kind in parts:
+            if not kind:
                 found.append(super().flush())
             while size:
                 piece, armed = self._undecided.popleft()
@@ -140,8 +139,9 @@ class AnswerStopChecker(StopChecker):
                     piece = piece[:size]
                     self.num_late = -1  # The rest of this piece does not come after it.
                 size -= len(piece)
-                found.append(super().push(piece, armed=armed) if in_answer else piece)
+                found.append(super().push(piece, armed=armed) if kind else piece)
                 if self._is_matched:
+                    self.in_text = kind == "text"
                     self.num_late += len(self._undecided)
                     return "".join(found)
                 self.num_late = 0

@@ -38,6 +38,10 @@ class AnswerParser(ABC):
     def finish(self, reason: FinishReason) -> Sequence[OutputEvent]:
         """Parse what is left, because the engine has ended the output for this reason (`stop` or `length`)."""
 
+    def finish_in_text(self) -> Sequence[OutputEvent]:
+        """Parse what is left of an output that a stop string has ended in its text."""
+        return self.finish("length")
+
     @abstractmethod
     def continue_message(self, text: str, *, echo: bool) -> Sequence[OutputEvent]:
         """Parse the beginning of a message that the answer continues, before any `push`.

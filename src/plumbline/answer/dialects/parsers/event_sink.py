@@ -7,7 +7,11 @@ from plumbline.answer.dialects.streams.cursor import Cursor
 from plumbline.answer.dialects.streams.whitespace import WhitespaceBuffer
 from plumbline.answer.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallEnd
 
-__all__ = ["EventSink"]
+__all__ = ["EventSink", "Region"]
+
+Region = tuple[int, int, bool]
+"""A part of the answer in the output: the offsets of its first character and of the one after its last, and whether it
+is a call with its markers."""
 
 
 class EventSink:
@@ -36,7 +40,7 @@ class EventSink:
         """Text and thinking from before the output make no events."""
         self._open = False
         """A call has begun and not ended."""
-        self._regions_kept: list[tuple[int, int]] | None = None
+        self._regions_kept: list[Region] | None = None
         """Where text and calls are in the output, for `take_regions`."""
         self._call_start = 0
         self.num_calls = 0
@@ -48,7 +52,7 @@ class EventSink:
             if not text:
                 return
         if self._regions_kept is not None:
-            self._regions_kept.append((offset, offset + len(text)))
+            self._regions_kept.append((offset, offset + len(text), False))
         if (
             self._run_thought
         ):  # Not `_end_run`: it would take logprobs before these characters are noted as text.
@@ -87,30 +91,30 @@ class EventSink:
         """Note from here on where text and calls are in the output."""
         self._regions_kept = []
 
-    def take_regions(self) -> tuple[list[tuple[int, int]], int]:
+    def take_regions(self) -> tuple[list[Region], int]:
         """Return where text and calls are in the output since the last time, in order, and what is decided.
 
         Returns:
-            Pairs of the offsets of the first character and of the one after the last; and the offset of the first
-            character that may still become a part of a region.
+            The regions, and the offset of the first character that may still become a part of one.
         """
         found, self._regions_kept = self._regions_kept or [], []
         decided = self._decided()
         if self._open:
-            found.append((self._call_start, self._cursor.offset))
+            found.append((self._call_start, self._cursor.offset, True))
         elif (space := self._content.after_text()) is not None:
-            found.append((space, self._cursor.offset if self._prose_offset is None else self._prose_offset))
+            end = self._cursor.offset if self._prose_offset is None else self._prose_offset
+            found.append((space, end, False))
         return found, decided
 
     def _note_space(self, space: str, offset: int) -> None:
         """Note white space between text and markup, which counts whether or not it came with the markup."""
         if self._regions_kept is not None:
-            self._regions_kept.append((offset, offset + len(space)))
+            self._regions_kept.append((offset, offset + len(space), False))
 
-    def _note_call(self) -> None:
-        """Note that the output has been a call, with the markup around it, up to here."""
+    def _note_call(self, end: int) -> None:
+        """Note that the output has been a call, with the markup around it, up to this offset."""
         if self._regions_kept is not None:
-            self._regions_kept.append((self._call_start, self._cursor.offset))
+            self._regions_kept.append((self._call_start, end, True))
 
     def _decided(self) -> int:
         """Return the offset up to which it is certain which characters are text."""
@@ -127,5 +131,5 @@ class EventSink:
         self._end_arguments()
         self.num_broken_calls += not complete
         self._open = False
-        self._note_call()
+        self._note_call(self._cursor.offset)
         self._out.append(ToolCallEnd(complete))

@@ -9,6 +9,7 @@ from typing import Final
 from plumbline.answer.dialects.parsers.marker_parser import MarkerParser
 from plumbline.answer.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps, finder
 from plumbline.answer.dialects.streams.json_stream import json_value
+from plumbline.answer.events import OutputEvent
 
 __all__ = ["JsonAnswerParser"]
 
@@ -24,6 +25,13 @@ class JsonAnswerParser(MarkerParser):
     The key of the object determines its value: the calls of the section with that key, or the text. Any other object
     is text as it stands.
     """
+
+    _in_string = False
+    """The text is a JSON string, which has begun."""
+
+    def finish_in_text(self) -> list[OutputEvent]:
+        """Parse what is left of an output that a stop string has ended in its text, or in the string with the text."""
+        return self.finish("length") if self._in_string else super().finish_in_text()
 
     def _boundary(self) -> Steps[bool]:
         if (yield from super()._boundary()):
@@ -43,7 +51,9 @@ class JsonAnswerParser(MarkerParser):
             return (yield from self._section((sections[key],), raw, self._content))
         if key:
             self._content.flush()
+            self._in_string = True
             yield from self._response()
+            self._in_string = False
             self._content.drop()
         return cursor.offset > begun
 

@@ -150,7 +150,7 @@ class SectionReader(CursorParser):
     def _leave(self, prose: WhitespaceBuffer) -> None:
         """End a section. White space that no markup follows may belong to text."""
         raw, start = self._end_markup()
-        self._note_call()
+        self._note_call(start)
         if raw.strip():
             prose.write(raw, start)
         elif raw:
