@@ -329,13 +329,41 @@ def test_a_long_run_of_markers_costs_a_bounded_look_ahead_for_each_piece(
     assert looks <= 400 * len(text) / min(sizes[0], 256)
 
 
-def test_a_value_may_repeat_the_marker_of_calls_as_often_as_the_model_likes() -> None:
-    """A reader that calls itself for each repetition would end in a RecursionError."""
-    parser = Dialect(TOOL_DIALECTS["qwen3_coder"], None).parser(
-        tools={"get": {"type": "object", "properties": {"city": {"type": "string"}}}}
-    )
-    text = "<tool_call><function=get><parameter=city>" + "<tool_call> " * 4000
-    assert [
-        *(event for piece in cut(text, [4]) for event in parser.push(TextDelta(piece))),
-        *parser.finish("stop"),
+def _markers(tool: ToolDialect) -> set[str]:
+    """What a call of this dialect begins with and ends with, and its parts."""
+    section = tool.sections[0]
+    own = section.call_format
+    found = (*section.open, *section.close, section.item_open, section.item_close, own.begins, *own.ends)
+    return {marker for marker in (*found, *own.markers) if marker}
+
+
+@pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])
+def test_a_marker_may_come_as_often_as_the_model_likes(tool: ToolDialect) -> None:
+    """At every place of a call. A reader that calls itself for each one would end in a RecursionError."""
+    text = render_calls([WrittenCall("get", '{"city": "Paris"}')], tool.sections[0])
+    places = [
+        (0, ""),
+        (text.index("get") + 3, ""),
+        (text.index("Paris") + 2, ""),
+        (text.index("Paris") + 2, " "),
     ]
+    for marker in sorted(_markers(tool)):
+        for place, gap in places:
+            output = text[:place] + f"{marker}{gap}" * 1100 + text[place:]
+            with about(f"{marker!r} at {text[:place]!r}"):
+                parser = Dialect(tool, None).parser(tools=TOOLS)
+                events = [event for piece in cut(output, [256]) for event in parser.push(TextDelta(piece))]
+                for call in fold([*events, *parser.finish("stop")]).calls:
+                    json.loads(readable_object(call.arguments) or "{}")
+
+
+@pytest.mark.parametrize("size", [1, 1000, 30_000, 40_000])
+@pytest.mark.parametrize("text", ["city=Paris ", "days=3 ", "x "])
+def test_a_call_in_words_is_bounded(text: str, size: int) -> None:
+    """It is read when all of it has come, so a long one would keep other requests waiting."""
+    words = text * (size // len(text))
+    message = read(TOOL_DIALECTS["hermes"], f"<tool_call>get city=Paris {words}</tool_call>So.")
+    assert [(call.name, call.complete) for call in message.calls] == [("get", size < 32_768)]
+    assert message.content == "So."
+    if size < 32_768 and text != "x ":
+        assert json.loads(message.calls[0].arguments)["city"] == "Paris"

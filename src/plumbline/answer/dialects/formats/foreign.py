@@ -12,7 +12,14 @@ from plumbline.answer.dialects.formats.pythonic import PythonCall
 from plumbline.answer.dialects.formats.tagged import TAGS
 from plumbline.answer.dialects.spec.call_format import ArgumentSyntax, CallFormat, CallSink, declared
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, listed_texts, part_schema
-from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
+from plumbline.answer.dialects.streams.cursor import (
+    Cursor,
+    EndOfOutputError,
+    Finder,
+    MalformedError,
+    Steps,
+    finder,
+)
 from plumbline.answer.dialects.streams.json_text import quoted
 
 __all__ = ["WordsCall", "written_format"]
@@ -24,6 +31,8 @@ _TAG_BEGINS = finder(*TAGS)
 _NAME = re.compile(r"[-.\w]{1,256}")
 _FIRST_WORD = re.compile(r"([-.\w]{1,256})\s{1,8}([-\w]{1,64})[ \t]{0,8}[=:]")
 _BEGUN_WORD = re.compile(r"[-.\w]{0,256}\s{0,8}(?:[-\w]{1,64}[ \t]{0,8})?\Z")
+_LONGEST = 32_768
+"""Characters of a call in words, which are read when all have come, in a few milliseconds."""
 _QUOTED = re.compile(r"""(["'])((?:[^\\]|\\.)*?)\1[,;]?""", re.DOTALL)
 
 
@@ -39,21 +48,29 @@ class WordsCall(CallFormat, frozen=True):
         call.begin(name)
         root = call.schemas[name]
         parts: list[str] = []
-        marker = yield from cursor.until(call.ends, lambda piece, _: parts.append(piece))
+        size = 0
+
+        def add(piece: str, _: int) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > _LONGEST:
+                raise MalformedError(f"expected at most {_LONGEST} characters of words")
+            parts.append(piece)
+
+        marker = yield from cursor.until(call.ends, add)
         if marker is None and cursor.cut:
             raise EndOfOutputError("expected the end of the call")
         cursor.unread(marker or "")
         members: dict[str, str] = {}
         for key, text in _members("".join(parts), root["properties"]):
+            if key in members:  # The first one counts. A model that repeats itself writes thousands.
+                continue
             schema = part_schema(root, root, key)
             value = _QUOTED.fullmatch(text)
-            members.setdefault(
-                key,
-                coerce(
-                    text.rstrip(",;") if value is None else value[2],
-                    allowed_types(schema, root),
-                    listed_texts(schema, root),
-                ),
+            members[key] = coerce(
+                text.rstrip(",;") if value is None else value[2],
+                allowed_types(schema, root),
+                listed_texts(schema, root),
             )
         call.arguments(f"{{{', '.join(f'{quoted(key)}: {value}' for key, value in members.items())}}}")
 

@@ -35,6 +35,8 @@ _ALIKE = 0.8
 _FOREIGN_BEGINS = ("<function", "<invoke")
 """What calls of other families in tags begin with."""
 
+_LONGEST_NAME = 64
+"""Characters of the name of a parameter whose own end tag is looked for."""
 _MOST_WRAPPERS = 3
 """Markers of sections before a call. A model that repeats itself writes thousands."""
 
@@ -181,7 +183,9 @@ class TagReader:
         """
         tags, cursor = self._tags, self._cursor
         plain, self._names.plain_end = self._names.plain_end, ""
-        self._own_end, self._depth = plain or (f"</{key}>" if tags.is_element else ""), 0
+        # A finder of a longer name, which a model that repeats itself writes, would nest too deep.
+        named = tags.is_element and len(key) <= _LONGEST_NAME
+        self._own_end, self._depth = plain or (f"</{key}>" if named else ""), 0
         if self._names.element_end:
             ends, self._names.element_end = finder(self._names.element_end), ""
         elif tags.cdata and (yield from cursor.take(CDATA)):
