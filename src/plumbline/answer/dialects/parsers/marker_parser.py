@@ -39,6 +39,8 @@ _NAME = re.compile(r"[-.0-9A-Za-z_]+")
 _TOOL = re.compile(r"([-.\w]{1,256})\s{0,4}")
 _NO_WORDS = ("", *" \t{[<(`")
 """What follows a marker of calls where no words stand before the call."""
+_MOST_LOOKS = 16
+"""Looks ahead in vain for words and stray ends, of one answer."""
 _LONGEST_QUOTED = 2048
 """Characters of calls in code within a sentence."""
 
@@ -81,6 +83,7 @@ class MarkerParser(SectionReader):
     """Whether a call in thinking may be a draft. What follows decides it, so the text is held back until then."""
     _finds_noise = True
     """Whether words between a marker and its call, and ends that end nothing, are looked for."""
+    _looks_in_vain = 0
     _looks_ahead = False
     """A marker has been read, and what follows decides what it is."""
     _thinking_end: tuple[int, int] | None = None
@@ -107,13 +110,8 @@ class MarkerParser(SectionReader):
                 self._shows_markup = self._shows_markup or is_tag(marker)
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
-            elif (
-                marker in markers.plain_ends.markers
-                and self._owed is None
-                and not (yield from self._is_stray(marker))
-            ):
-                self._content.write(marker, cursor.offset - len(marker))
-                boundary = False
+            elif marker in markers.plain_ends.markers and self._owed is None:
+                boundary = yield from self._stray_run(marker)
             elif marker in markers.sections:
                 yield from self._pass_words(marker)
                 boundary = yield from self._section(markers.sections[marker], marker, self._content)
@@ -140,22 +138,37 @@ class MarkerParser(SectionReader):
         self._looks_ahead, size = True, 0
         if (yield from cursor.peek()) not in _NO_WORDS:
             size = yield from words_before_call(cursor, marker, self._tools, self._scout())
+            self._note_look(size > 0)
         self._looks_ahead = False
         self._end_markup()
         if size:
             cursor.pos += size
             self._content.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
 
-    def _is_stray(self, marker: str) -> Steps[bool]:
-        """Drop ends of calls in plain text that end none, after prose. Returns whether they are such."""
+    def _stray_run(self, marker: str) -> Steps[bool]:
+        """Drop ends of calls that end none, after prose; others are text. Returns whether it dropped them."""
         cursor, content, markers = self._cursor, self._content, self._markers
         shown = self._shows_markup or content.sets_off or content.introduces or content.in_fence
-        if shown or not content.begun or self._only_own or not self._finds_noise:
-            return False
         cursor.unread(marker)
-        size = yield from stray_ends(cursor, markers.plain_ends, markers.plain_closers, self._scout())
-        cursor.pos += size or len(marker)
-        return size > 0
+        size, stray = len(marker), False
+        if not shown and content.begun and self._finds_noise and not self._only_own:
+            size, stray = yield from stray_ends(
+                cursor, markers.plain_ends, markers.plain_closers, self._scout()
+            )
+            self._note_look(stray)
+        offset = cursor.offset
+        cursor.pos += size
+        if stray:
+            content.drop()
+        else:
+            content.write(cursor.text[cursor.pos - size : cursor.pos], offset)
+        return stray
+
+    def _note_look(self, found: bool) -> None:
+        """Look ahead no longer after many looks in vain: a model that repeats a marker writes thousands."""
+        self._looks_in_vain += not found
+        if self._looks_in_vain >= _MOST_LOOKS:
+            self._finds_noise = False
 
     def _scout(self) -> MarkerParser:
         """Return a parser that looks ahead, and does not let another one look ahead."""
@@ -166,7 +179,7 @@ class MarkerParser(SectionReader):
     @property
     def _in_text(self) -> Finder:
         """What may come in text."""
-        return self._markers.in_text if self._owed is None else self._markers.owed_in_text[id(self._owed)]
+        return self._markers.to_markup if self._owed is None else self._markers.owed_in_text[id(self._owed)]
 
     @property
     def _in_thought(self) -> Finder:

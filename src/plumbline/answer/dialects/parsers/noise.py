@@ -14,7 +14,7 @@ from collections.abc import Collection
 from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
 from plumbline.answer.dialects.spec.call_format import declared
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps
-from plumbline.answer.events import TextDelta
+from plumbline.answer.events import TextDelta, ToolCallStart
 
 __all__ = ["stray_ends", "words_before_call"]
 
@@ -26,6 +26,8 @@ _SPOKEN = re.compile(r"(?:\n\s*)?\S.*(?:[.!?\u2026]\s*|\n[ \t\r]*)\Z", re.DOTALL
 _SPACE = re.compile(r"\s{0,64}")
 _FAR = 4096
 """Characters in which a call must be certain."""
+_PIECE = 64
+"""Characters that a scout reads at once, because most scouts end soon."""
 
 
 def words_before_call(cursor: Cursor, marker: str, tools: Collection[str], scout: CursorParser) -> Steps[int]:
@@ -51,17 +53,22 @@ def words_before_call(cursor: Cursor, marker: str, tools: Collection[str], scout
     return len(words) if (yield from _is_call(cursor, len(words), scout)) else 0
 
 
-def stray_ends(cursor: Cursor, ends: Finder, closers: Collection[str], scout: CursorParser) -> Steps[int]:
-    """Return how many characters at the cursor are ends of calls that only a call or the output's end follows.
+def stray_ends(
+    cursor: Cursor, ends: Finder, closers: Collection[str], scout: CursorParser
+) -> Steps[tuple[int, bool]]:
+    """Find the ends of calls at the cursor, and whether only a call or the output's end follows them.
 
     Args:
         cursor: stands before an end.
         ends: the ends of calls and of their parts.
         closers: those of which one must be among them.
         scout: a parser that has read nothing. It reads what follows, to see whether it is a call.
+
+    Returns:
+        How many characters they are, and whether they mean nothing.
     """
     size, closed = 0, False
-    while True:
+    while size <= _FAR:
         space = _SPACE.match(cursor.text, cursor.pos + size)
         assert space is not None
         certain, marker = ends.at(cursor.text, space.end(), cursor.closed)
@@ -69,28 +76,32 @@ def stray_ends(cursor: Cursor, ends: Finder, closers: Collection[str], scout: Cu
             size = space.end() + len(marker) - cursor.pos
             closed = closed or marker in closers
         elif space.end() == len(cursor.text) and cursor.closed:
-            return size if closed else 0
+            return size, closed
         elif certain and space.end() < len(cursor.text):
-            begun = space.end() - cursor.pos
-            return size if closed and (yield from _is_call(cursor, begun, scout)) else 0
+            return size, closed and (yield from _is_call(cursor, space.end() - cursor.pos, scout))
         else:
             yield
+    return size, False
 
 
 def _is_call(cursor: Cursor, ahead: int, scout: CursorParser) -> Steps[bool]:
     """Return whether the scout reads a call, and no text before it, from some characters ahead on."""
     read = ahead
-    while not scout.num_calls:
-        piece = cursor.text[cursor.pos + read : cursor.pos + ahead + _FAR]
+    while read < ahead + _FAR:
+        piece = cursor.text[cursor.pos + read : cursor.pos + read + _PIECE]
         read += len(piece)
-        events = scout.push(TextDelta(piece)) if piece else []
-        if not piece and cursor.closed:
-            scout.finish("length" if cursor.cut else "stop")
-            return scout.num_calls > 0
-        if read == ahead + _FAR or any(
-            isinstance(event, TextDelta) and event.text.strip() for event in events
-        ):
-            break
-        if not piece:
+        if piece:
+            events = scout.push(TextDelta(piece))
+        elif cursor.closed:
+            events = scout.finish("length" if cursor.cut else "stop")
+        else:
             yield
-    return scout.num_calls > 0
+            continue
+        for event in events:
+            if isinstance(event, ToolCallStart):
+                return True
+            if isinstance(event, TextDelta) and event.text.strip():
+                return False
+        if not piece:
+            break
+    return False

@@ -22,6 +22,7 @@ class Markers:
         bare: the sections without a marker.
         named: the sections whose calls begin with the name of a tool at the beginning of a line, by what follows it.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
+        in_text: markers that may come in text; `to_markup` are these, and line feeds where a line may begin a call.
         again: for a section, by its identity, the beginnings that are dropped after one.
         texts: all texts of the dialects. The parser needs those that are control tokens as text.
     """
@@ -102,11 +103,9 @@ class Markers:
     def _find_around_answers(self, calls: ToolDialect, thinking: ReasoningDialect) -> None:
         """Find what may come in text, and what may come only where an answer or a part of it begins."""
         anywhere = (*self.opens, *self.closes) if thinking.anywhere else ()
-        lines = "\n" if self.named else ""
         plain = self.plain_ends.markers if self.plain_closers else ()
-        self.in_text = Finder(
-            (*self.sections, *self.silent, *anywhere, *self.stray_ends, *plain, lines), least=2
-        )
+        self.in_text = Finder((*self.sections, *self.silent, *anywhere, *self.stray_ends, *plain), least=2)
+        self.to_markup = Finder((*self.in_text.markers, "\n" if self.named else ""), least=2)
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
@@ -134,7 +133,7 @@ class Markers:
             key, call_format = id(section), section.call_format
             self.stray[key] = Finder((section.item_close, *call_format.ends, "```" if section.close else ""))
             closers = tuple(filter(is_markup, section.close))
-            self.owed_in_text[key] = Finder((*self.in_text.markers, *closers), least=2)
+            self.owed_in_text[key] = Finder((*self.to_markup.markers, *closers), least=2)
             self.owed_in_thought[key] = Finder((*self.in_thought.markers, *closers), least=2)
         ends = _flat((*s.close, s.item_close, *s.call_format.ends) for s in calls.sections)
         self.after_call = Finder((*self.at_boundary.markers, *filter(is_markup, ends)))
