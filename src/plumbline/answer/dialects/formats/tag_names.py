@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline.answer.dialects.formats.tags import Tags, element
 from plumbline.answer.dialects.spec.call_format import CallSink, declared
-from plumbline.answer.dialects.streams.cursor import Cursor, Steps, finder
+from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import NO_MARKERS
 
 __all__ = ["CallParameters", "TagNames"]
@@ -121,14 +121,19 @@ class TagNames:
             glued = yield from self._glued(name)
             if glued:
                 return glued
-            more = ("{", element(tags.key)) if self._call.marked else ()
-            if (yield from cursor.look_for(finder(*tags.name_ends, *more))) is None:
+            if (yield from cursor.look_for(self._after_name)) is None:
                 cursor.fail(f"expected {tags.key!r}")
         name = declared(name, self._call.schemas)
         if tags.doubled and name not in self._call.schemas:
             namespace, _, rest = name.partition(".")
             name = rest if rest == namespace else name
         return name
+
+    @property
+    def _after_name(self) -> Finder:
+        """What follows the name of a tool; without a marker before it, less may."""
+        tags = self._tags
+        return finder(*tags.name_ends, *(("{", element(tags.key)) if self._call.marked else ()))
 
     def _stray_end(self, name: str) -> Steps[bool]:
         """Drop the end of a value or a name, though none has begun. Returns whether the output ends there."""
