@@ -152,7 +152,7 @@ def test_a_url_and_ids_stand_on_both_sides_of_options(good: str, tmp_path: Path)
     [
         (["chat"], "URL chat does not begin with http://"),
         ([], "URL is missing: give the root of its API"),
-        (["http://127.0.0.1:1/v1"], "Give one with --model"),
+        (["http://127.0.0.1:1/v1"], "does not answer (GET /models"),
     ],
 )
 def test_a_server_and_its_model_are_named_once(
