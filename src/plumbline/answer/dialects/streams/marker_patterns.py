@@ -13,7 +13,7 @@ __all__ = ["PATTERNS", "MarkerPatterns", "PatternCache"]
 
 _KEPT_CHARACTERS = 131_072
 """How many characters the markers with kept patterns have together. Each takes up to 400 bytes, so 50 MB in all."""
-_LONGEST_KEPT = 2048
+_LONGEST_KEPT = 4096
 """Patterns of markers with more characters together are not kept: they would displace many others."""
 MarkerPatterns = tuple[re.Pattern[str] | None, re.Pattern[str], frozenset[str]]
 """The pattern of some markers, that of markers and their beginnings, and all proper beginnings."""
