@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
+from plumbline.answer.dialects.parsers.response_templates.response_template import ResponseTemplate
 from plumbline.answer.dialects.spec.dialect import Utterance
 
 __all__ = ["RESPONSE_TEMPLATES", "ResponseTemplateCase"]

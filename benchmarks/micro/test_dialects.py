@@ -18,7 +18,7 @@ from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.model_dialect import AnswerFrame
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplateParser
+from plumbline.answer.dialects.parsers.response_templates.response_template import ResponseTemplateParser
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance

@@ -13,8 +13,8 @@ from support.parsing.folding import Folded, cut, parse
 from support.parsing.response_templates import JSON_CALLS, TAGGED_CALLS
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.answer.dialects.parsers.delimiters import Delimiters, Found
-from plumbline.answer.dialects.parsers.response_template import (
+from plumbline.answer.dialects.parsers.response_templates.delimiters import Delimiters, Found
+from plumbline.answer.dialects.parsers.response_templates.response_template import (
     BadResponseTemplateError,
     ResponseTemplate,
     ResponseTemplateParser,

@@ -12,7 +12,7 @@ from support.laws import EXAMPLES
 from support.parsing.folding import cut, fold
 
 from plumbline.answer.dialects.build import build_dialect
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
+from plumbline.answer.dialects.parsers.response_templates.response_template import ResponseTemplate
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.answer.events import OutputEvent, TextDelta
 from plumbline.answer.structured_output.answer_grammar import compose, unparsed_part

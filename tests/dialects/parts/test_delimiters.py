@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES, EXPLORED
 
-from plumbline.answer.dialects.parsers.delimiters import (
+from plumbline.answer.dialects.parsers.response_templates.delimiters import (
     SPACE,
     Delimiter,
     Delimiters,

@@ -8,7 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
+from plumbline.answer.dialects.parsers.response_templates.response_template import (
+    ResponseTemplate,
+    ResponseTemplateParser,
+)
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Utterance
 from support.parsing.dialects import Dialect

@@ -25,7 +25,7 @@ from plumbline.answer.dialects.families import (
     qwen,
     step,
 )
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplate
+from plumbline.answer.dialects.parsers.response_templates.response_template import ResponseTemplate
 from plumbline.answer.dialects.spec.dialect import (
     PromptEncoding,
     ReasoningDialect,

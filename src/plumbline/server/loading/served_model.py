@@ -18,7 +18,7 @@ from plumbline import __version__
 from plumbline.answer.dialects.build import build_dialect
 from plumbline.answer.dialects.kinds.plain import PLAIN
 from plumbline.answer.dialects.model_dialect import ModelDialect
-from plumbline.answer.dialects.parsers.response_template import BadResponseTemplateError
+from plumbline.answer.dialects.parsers.response_templates.response_template import BadResponseTemplateError
 from plumbline.answer.dialects.registry import GENERIC, DialectChoice, UnknownDialectError, choose
 from plumbline.answer.dialects.written_calls import CallWriter
 from plumbline.answer.text.gguf.vocabulary import read_tokenizer

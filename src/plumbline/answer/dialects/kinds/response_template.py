@@ -16,7 +16,10 @@ from plumbline.answer.dialects.model_dialect import (
 from plumbline.answer.dialects.parsers.answer_parser import AnswerParser
 from plumbline.answer.dialects.parsers.pass_through import PassThroughParser
 from plumbline.answer.dialects.parsers.render import render_utterance
-from plumbline.answer.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
+from plumbline.answer.dialects.parsers.response_templates.response_template import (
+    ResponseTemplate,
+    ResponseTemplateParser,
+)
 from plumbline.answer.dialects.parsers.structured import StructuredTextParser
 from plumbline.answer.dialects.registry import DialectChoice
 from plumbline.answer.dialects.spec.answer_syntax import AnswerSyntax

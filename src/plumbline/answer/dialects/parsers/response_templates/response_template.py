@@ -20,7 +20,12 @@ from typing import Any
 import msgspec
 
 from plumbline.answer.dialects.parsers.cursor_parser import CursorParser
-from plumbline.answer.dialects.parsers.delimiters import Delimiter, Delimiters, PatternHead, head
+from plumbline.answer.dialects.parsers.response_templates.delimiters import (
+    Delimiter,
+    Delimiters,
+    PatternHead,
+    head,
+)
 from plumbline.answer.dialects.spec.dialect import NewId, ReasoningDialect
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, part_schema
 from plumbline.answer.dialects.streams.cursor import MalformedError, Steps, UndeclaredToolError
