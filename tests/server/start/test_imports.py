@@ -29,7 +29,7 @@ print(*sorted(sys.modules))
 ENGINE = """
 import sys
 from plumbline.server.start.engine_process import process
-from plumbline.server.start.engine_process.messages import EngineStart
+from plumbline.server.start.engine_process.start_messages import EngineStart
 from plumbline.server.settings import Settings
 class Silent:
     def send(self, message): pass

@@ -49,8 +49,8 @@ from plumbline.answer.turn import (
     choice_among,
     with_remote_tools,
 )
-from plumbline.server.tools.messages import RoundMessages
 from plumbline.server.tools.port import RemoteCaller, RemoteFailureError, RemoteSessions
+from plumbline.server.tools.round_messages import RoundMessages
 
 __all__ = ["MAX_CALLS", "NoRoomError", "Rounds"]
 

@@ -45,7 +45,7 @@ from plumbline.server.protocols.responses.client_tools.search import shown_tools
 from plumbline.server.protocols.responses.input import read_entries, read_messages
 from plumbline.server.protocols.responses.mcp.history import read_past
 from plumbline.server.protocols.responses.raw_messages import check_raw_messages
-from plumbline.server.protocols.responses.tools import read_remote, read_tools
+from plumbline.server.protocols.responses.tool_reader import read_remote, read_tools
 
 __all__ = [
     "LOGPROBS",

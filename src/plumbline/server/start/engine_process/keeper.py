@@ -23,7 +23,7 @@ from plumbline.port.progress import report
 from plumbline.server.loading.model_files import find_files, model_name
 from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.server.start.engine_process.deaths import MOST_DEATHS, Deaths, Suspects, cause_of, kind_of
-from plumbline.server.start.engine_process.messages import (
+from plumbline.server.start.engine_process.start_messages import (
     Cleared,
     EngineReady,
     EngineStart,

@@ -11,7 +11,7 @@ from plumbline.server.loading.planned import ServerPlan
 from plumbline.server.loading.served_model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline.server.start.engine_process.keeper import Begun, EngineProcess, begin, reported
-from plumbline.server.start.engine_process.messages import EngineStart
+from plumbline.server.start.engine_process.start_messages import EngineStart
 
 __all__ = ["KeptEngine", "load_apart", "plan_apart"]
 

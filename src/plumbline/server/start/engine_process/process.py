@@ -27,7 +27,7 @@ from plumbline.server.loading.model_files import named_files
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import OptionError
 from plumbline.server.start.engine_process.light_imports import complete_torch, light_imports
-from plumbline.server.start.engine_process.messages import (
+from plumbline.server.start.engine_process.start_messages import (
     Cleared,
     EngineReady,
     EngineStart,
