@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -195,6 +196,30 @@ def test_a_continued_message_comes_with_the_first_chunk(
     rest = [event for chunk in answer.chunks(sizes) for event in reader.push(chunk)]
     events = answer.events(answer.chunks([1]))
     assert fold([*first, *rest, *reader.finish()][:-1]) == fold(events[:-1])
+
+
+@laws
+@given(
+    begun=st.sampled_from(
+        ("Well, ", "<think>\nHm", "<think>\nSo.\n</think>\n\nIt ", CALL[:30], f"{CALL}\n", CALL[:48])
+    ),
+    text=outputs,
+    sizes=cuttings,
+)
+@example(begun="<think>\nHm", text=" STOP.\n</think>\n\n4 STOP", sizes=[1])
+def test_a_stop_string_ends_a_continued_message_where_it_would_end_the_whole(
+    begun: str, text: str, sizes: list[int]
+) -> None:
+    """CHAT-23: thinking, markup or a call may have begun in the message that the answer continues."""
+    messages = (Message(role="user", content="hi"), Message(role="assistant", content=begun))
+    prompt = ChatPrompt(messages=messages, tools=(Tool(name="f"),), continue_final_message=True)
+    continued = Answer(text, "eos", prompt=prompt, stop=("STOP",), echo=True)
+    whole = Answer(
+        begun + text, "eos", stop=("STOP",), prompt=msgspec.structs.replace(prompt, messages=messages[:1])
+    )
+    (message, finish), (wanted, end) = continued.read(sizes), whole.read([1])
+    assert message == wanted
+    assert (finish.reason, finish.stop_match) == (end.reason, end.stop_match)
 
 
 def test_nothing_is_generated_where_no_token_is_wanted() -> None:

@@ -15,11 +15,14 @@ class ParsedRegions:
     Calls count with the markers around them. White space counts if it follows text, also where markup follows it.
 
     Args:
-        parser: has read the beginning of the message that the answer continues, if there is one.
+        parser: has read nothing yet.
+        begun: the beginning of the message that the output continues; it has places before 0.
     """
 
-    def __init__(self, parser: CursorParser) -> None:
+    def __init__(self, parser: CursorParser, begun: str = "") -> None:
         parser.keep_regions()
+        if begun:
+            parser.continue_message(begun, echo=False)
         self._parser = parser
         self._end = 0
 
@@ -46,6 +49,11 @@ class ParsedRegions:
         return parts
 
 
-def answer_regions(parser: AnswerParser) -> ParsedRegions | None:
-    """Return what finds the answer in an output; None if all of it is the answer."""
-    return ParsedRegions(parser) if isinstance(parser, CursorParser) else None
+def answer_regions(parser: AnswerParser, begun: str = "") -> ParsedRegions | None:
+    """Return what finds the answer in an output; None if all of it is the answer.
+
+    Args:
+        parser: of such an output; it is used for this purpose only.
+        begun: the beginning of the message that the output continues.
+    """
+    return ParsedRegions(parser, begun) if isinstance(parser, CursorParser) else None

@@ -53,6 +53,7 @@ class AnswerReader:
         self._prompt_tokens = len(prepared.prompt_token_ids)
         self._parser = prepared.parser()
         tools = turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
+        begun = begun_text(turn.prompt)
         custom_tools = [tool.name for tool in tools if tool.custom]
         self._custom_calls = CustomCalls(custom_tools) if custom_tools else None
         self._members = {tool.name: tool.member for tool in tools if tool.member is not None}
@@ -60,7 +61,7 @@ class AnswerReader:
             tokenizer,
             stop=turn.stop,
             # CHAT-23: a second parser, because the first must not read beyond a stop string.
-            regions=answer_regions(prepared.parser()) if turn.stop else None,
+            regions=answer_regions(prepared.parser(), begun) if turn.stop else None,
             include_stop=turn.include_stop,
             skip_special_tokens=turn.skip_special_tokens,
             # An end-of-sequence token ends the answer and is not part of its text, even if special tokens are shown.
@@ -87,7 +88,7 @@ class AnswerReader:
         self._before: Sequence[OutputEvent] = ()
         """Events of the message that the answer continues. They wait for the first chunk, because until then the engine
         may still refuse the request."""
-        if begun := begun_text(turn.prompt):
+        if begun:
             self._before = self._translated(self._parser.continue_message(begun, echo=turn.echo))
 
     def note_calls(self) -> None:
