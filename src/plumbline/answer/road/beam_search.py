@@ -85,7 +85,7 @@ async def search_beams(
                     continue  # It would stand for an image in the prompt of the next step.
                 longer = Beam((*beam.token_ids, token_id), beam.logprob + logprob, token_id in ends)
                 (complete if longer.ended else extended).append(longer)
-        beams = best(extended)
+        beams, complete = best(extended), best(complete)
         if not beams:
             break
     return best([*complete, *beams])
