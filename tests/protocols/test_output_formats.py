@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import number_literals
 
 from plumbline.answer.structured_output.strict_subset import strict_violation
-from plumbline.answer.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
+from plumbline.answer.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, TagsFormat
+from plumbline.base.exact_number import dumps
 from plumbline.contract._generated.chat import CreateChatCompletionRequest
 from plumbline.contract._generated.completions import CreateCompletionRequest
 from plumbline.contract._generated.responses import CreateResponse
@@ -42,6 +45,18 @@ def test_both_field_names_give_the_same_format(root: Any, body: dict[str, Any], 
     assert read(root, {**body, "structured_outputs": {kind: value}}) == expected
     if root is not CreateResponse:
         assert read(root, {**body, f"guided_{kind}": value}) == expected
+
+
+@given(number_literals)
+def test_numbers_of_a_schema_that_comes_as_text_stay_as_they_are(literal: str) -> None:
+    schema = f'{{"const": {literal}}}'
+    tag = {"structures": [{"begin": "<a>", "schema": {"const": 0}, "end": "</a>"}], "triggers": ["<a>"]}
+    for value in ({"json": schema}, {"structural_tag": json.dumps(tag).replace('{"const": 0}', schema)}):
+        found = read(CreateChatCompletionRequest, {**CHAT, "structured_outputs": value})
+        assert isinstance(found, JsonFormat | TagsFormat)
+        read_schema = found.schema if isinstance(found, JsonFormat) else found.tags[0].schema
+        (number,) = json.loads(dumps(read_schema), parse_float=Decimal, parse_int=Decimal).values()
+        assert number == Decimal(literal)
 
 
 @pytest.mark.parametrize(("root", "body"), ROOTS)

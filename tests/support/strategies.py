@@ -20,3 +20,15 @@ characters = st.sampled_from(["a", "b", " ", "<", "€", "é", "🎉", "ß", "\n
 """Characters of one to four bytes, and words that are single tokens."""
 
 texts = st.lists(characters, max_size=12).map("".join)
+
+number_literals = st.one_of(
+    st.sampled_from(
+        ["1e400", "-1E+400", "9007199254740993", "1" * 300, "123456789012345678.5", "0.10000000000000000001"]
+    ),
+    st.sampled_from(
+        ["9007199254740993e0", "-9007199254740993E-3", "1e-400", "1.5E-324", "12345678901234567e+5"]
+    ),
+    st.builds(lambda whole, part: f"{whole}.{part}", st.integers(-(2**70), 2**70), st.integers(1, 10**30)),
+    st.integers(-(2**200), 2**200).map(str),
+)
+"""Numbers of JSON, most of which a double would change."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import number_literals
 
 from plumbline.base.exact_number import ExactNumber, dumps, exact_number
 from plumbline.contract._generated.chat import CreateChatCompletionRequest
@@ -17,16 +18,6 @@ from plumbline.contract._generated.messages import CreateMessageRequest
 from plumbline.contract._generated.responses import CreateResponse
 from plumbline.contract.wire.decode import decode, encode
 
-LITERALS = st.one_of(
-    st.sampled_from(
-        ["1e400", "-1E+400", "9007199254740993", "1" * 300, "123456789012345678.5", "0.10000000000000000001"]
-    ),
-    st.sampled_from(
-        ["9007199254740993e0", "-9007199254740993E-3", "1e-400", "1.5E-324", "12345678901234567e+5"]
-    ),
-    st.builds(lambda whole, part: f"{whole}.{part}", st.integers(-(2**70), 2**70), st.integers(1, 10**30)),
-    st.integers(-(2**200), 2**200).map(str),
-)
 USER = '"model": "m", "messages": [{"role": "user", "content": "x"}]'
 REQUESTS = [
     (
@@ -51,7 +42,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("number", range(len(REQUESTS)))
-@given(literal=LITERALS, padding=st.sampled_from((0, 1 << 16)))
+@given(literal=number_literals, padding=st.sampled_from((0, 1 << 16)))
 def test_a_literal_is_echoed_and_shown_as_it_came_whatever_the_size_of_the_body(
     number: int, literal: str, padding: int
 ) -> None:
@@ -74,7 +65,7 @@ def test_a_long_number_of_a_field_with_a_type_is_that_number() -> None:
     assert decode(CreateChatCompletionRequest, body).temperature == pytest.approx(0.7)
 
 
-@given(LITERALS)
+@given(number_literals)
 def test_an_exact_number_survives_the_way_to_a_worker(literal: str) -> None:
     value = exact_number(literal)
     assert repr(pickle.loads(pickle.dumps(value))) == repr(value)

@@ -69,6 +69,16 @@ async def test_a_tool_is_listed_and_called_and_its_result_is_read_whole_and_stre
     assert not left
 
 
+@pytest.mark.parametrize("literal", ["1e999", "-1e999"])
+async def test_a_number_that_is_no_double_is_not_sent_as_another_value(literal: str) -> None:
+    text = call("box__add", {"a": 1, "b": 0}).replace("0}", f"{literal}}}")
+    async with running(text, "Done.") as (server, host):
+        whole = await respond(server, tools=[host.tool()])
+    (made,) = calls_of(whole)
+    assert (made["arguments"], made["status"], host.calls) == (f'{{"a": 1, "b": {literal}}}', "failed", [])
+    assert "not finite" in made["error"]["message"]
+
+
 async def test_the_usage_is_the_sum_of_all_rounds() -> None:
     prompts: list[str] = []
     async with running(ADD, "Done.", prompts=prompts) as (server, host):

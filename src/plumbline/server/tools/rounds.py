@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
@@ -67,6 +68,9 @@ _TOO_LONG = RemoteError(
 )
 _BROKE_OFF = RemoteError("protocol", "The arguments of the call broke off.", _INVALID_PARAMS)
 _NO_OBJECT = RemoteError("protocol", "The arguments of the call are not a JSON object.", _INVALID_PARAMS)
+_NOT_FINITE = RemoteError(
+    "protocol", "A number of the arguments of the call is not finite as a double.", _INVALID_PARAMS
+)
 
 Generate = Callable[[Turn], Awaitable[AsyncGenerator[OutputEvent, None]]]
 
@@ -276,7 +280,9 @@ class Rounds:
     ) -> RemoteResult:
         """Make a call with arguments that are JSON text."""
         try:
-            values: Any = json.loads(arguments)
+            values: Any = json.loads(arguments, parse_float=_finite, parse_constant=_finite)
+        except OverflowError:
+            return RemoteResult(error=_NOT_FINITE)  # The client library would send null.
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
@@ -371,6 +377,18 @@ def _without_remote(choice: ToolChoice, own: Sequence[Tool]) -> ToolChoice:
     if choice.mode == "none" or not names:
         return ToolChoice(mode="none", parallel=choice.parallel, forbidden=True)
     return msgspec.structs.replace(choice, names=names)
+
+
+def _finite(literal: str) -> float:
+    """Return the number of a literal.
+
+    Raises:
+        OverflowError: it is none that JSON with doubles has.
+    """
+    value = float(literal)
+    if not math.isfinite(value):
+        raise OverflowError(literal)
+    return value
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

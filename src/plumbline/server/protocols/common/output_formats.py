@@ -13,6 +13,7 @@ from plumbline.answer.structured_output.grammar.errors import ConstraintError
 from plumbline.answer.structured_output.grammar.gbnf import is_gbnf
 from plumbline.answer.structured_output.strict_subset import strict_violation
 from plumbline.answer.turn import ChoiceFormat, GbnfFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
+from plumbline.base.exact_number import exact_number
 from plumbline.contract._generated.chat import (
     ChatCompletionTool,
     CreateChatCompletionRequest,
@@ -233,7 +234,7 @@ def _schema(value: Any, param: str) -> Mapping[str, Any] | bool:
     """Return a schema; clients of vLLM also send the JSON text of one."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, parse_float=exact_number)
         except (ValueError, RecursionError):
             raise invalid_request(
                 f"'{param}' is a string that is not JSON.", param, "invalid_value"

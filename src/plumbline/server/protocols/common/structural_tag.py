@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.answer.turn import Tag, TagsFormat
+from plumbline.base.exact_number import exact_number
 from plumbline.contract.wire.errors import invalid_request
 
 __all__ = ["read_structural_tag"]
@@ -25,7 +26,7 @@ def read_structural_tag(value: Any, param: str) -> TagsFormat:
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, parse_float=exact_number)
         except (ValueError, RecursionError):
             raise _refused(param, "is a string that is not JSON") from None
     if not isinstance(value, Mapping):

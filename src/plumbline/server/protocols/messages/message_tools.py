@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import msgspec
 
 from plumbline.answer.turn import Tool, ToolChoice
+from plumbline.base.exact_number import dumps
 from plumbline.contract._generated.messages import (
     MessagePromptFields,
     MessageTool,
@@ -67,7 +67,7 @@ def _tool(tool: MessageTool, where: str) -> Tool:
         )
     description = or_default(tool.description, None)
     if examples := or_default(tool.input_examples, []):
-        lines = "\n".join(json.dumps(example, ensure_ascii=False) for example in examples)
+        lines = "\n".join(map(dumps, examples))
         description = f"{description or ''}\n\nExamples of the input:\n{lines}".strip()
     found = Tool(name=tool.name, description=description, parameters=tool.input_schema)
     found = with_checked_parameters(found, f"{where}.input_schema")

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any, NoReturn
 
+from plumbline.base.exact_number import exact_number
+
 __all__ = ["parse_partial_object"]
 
 _TOKEN = re.compile(
@@ -23,7 +25,7 @@ def parse_partial_object(text: str) -> dict[str, Any]:
     """
     for candidate in (text, _closed(text)):
         try:
-            found = json.loads(candidate, parse_constant=_refuse)
+            found = json.loads(candidate, parse_float=exact_number, parse_constant=_refuse)
             return _encodable(found) if isinstance(found, dict) else {}
         except (ValueError, RecursionError):
             continue
