@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Literal
 
@@ -30,6 +29,7 @@ from plumbline.answer.turn import (
     Tool,
     ToolChoice,
 )
+from plumbline.base.exact_number import dumps
 
 __all__ = ["callable_tools", "compose", "text_besides_calls", "unparsed_part"]
 
@@ -278,7 +278,7 @@ def _constrained_text(
 def _tags_grammar(tags: Sequence[Tag]) -> str:
     """Return the Lark grammar of free text with tags."""
     described = [
-        StructTag(trigger=tag.trigger, begin=tag.begin, grammar=json.dumps(tag.schema), end=tag.end)
+        StructTag(trigger=tag.trigger, begin=tag.begin, grammar=dumps(tag.schema), end=tag.end)
         for tag in tags
     ]
     return str(StructTag.to_grammar(described, assume_special=False))

@@ -291,7 +291,7 @@ def refused_keyword(reason: str) -> str:
 def _may_negate(turn: Turn) -> bool:
     """Return whether a schema of the turn may have a keyword that is rewritten to larger schemas."""
     schemas = [turn.output_format, *(tool.parameters for tool in _tools(turn))]
-    text = msgspec.json.encode(schemas).decode()
+    text = msgspec.json.encode(schemas, enc_hook=float).decode()
     return any(name in text for name in _NEGATING)
 
 

@@ -23,7 +23,7 @@ from .names.misplaced import check_places
 from .names.spellings import with_one_spelling
 from .size import check_size
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "read_back"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,19 @@ def decode(root: type[T], body: bytes) -> T:
         return request
     except BROKEN as error:  # The JSON is malformed after the value that msgspec refused.
         raise _unparsable(error) from None
+
+
+def read_back(root: Any, body: bytes) -> Any:
+    """Decode JSON that was a request or an answer before, such as a stored item; its numbers stay as they are.
+
+    Args:
+        root: the type; `Any` for plain values.
+        body: JSON in UTF-8.
+
+    Raises:
+        msgspec.DecodeError: it is not of that type.
+    """
+    return _first_try(root, body)
 
 
 def _may_need_exact(body: bytes) -> bool:

@@ -127,7 +127,7 @@ def invalid_type(param: str, expected: str, got: Any) -> ApiError:
 def invalid_value(param: str, got: Any, supported: Iterable[str] = ()) -> ApiError:
     values = listed([f"'{value}'" for value in supported], "and")
     hint = f" Supported values are: {values}." if values else ""
-    shown = f"'{got}'" if isinstance(got, str) else msgspec.json.encode(got).decode()
+    shown = f"'{got}'" if isinstance(got, str) else msgspec.json.encode(got, enc_hook=str).decode()
     return invalid_request(f"Invalid value for '{param}': {_cut(shown)}.{hint}", param, "invalid_value")
 
 
@@ -419,5 +419,5 @@ def _cut(text: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
     return f"'{text[:200]}'"

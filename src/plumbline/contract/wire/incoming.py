@@ -12,7 +12,7 @@ import msgspec
 from litestar import Request
 
 from .call import BESIDE, CLIENT_NAMED, FACTS, note_skipped
-from .decode import decode
+from .decode import decode, read_back
 from .errors import ApiError, unknown_parameter
 from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
@@ -198,7 +198,7 @@ def _without_tool(body: bytes, error: ApiError, facts: dict[str, Any], removed: 
         raise error
     original = client_index(index, removed)
     removed.append(original)
-    if not note_skipped(facts, _tool_name(msgspec.json.decode(tools.pop(index))) or f"tools[{original}]"):
+    if not note_skipped(facts, _tool_name(read_back(Any, bytes(tools.pop(index)))) or f"tools[{original}]"):
         raise error
     members["tools"] = msgspec.Raw(msgspec.json.encode(tools))
     if not tools:

@@ -10,7 +10,7 @@ from plumbline.contract._generated.chat import (
     UpdateChatCompletionBody,
 )
 from plumbline.contract.wire.call import Call
-from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.decode import encode, read_back
 from plumbline.contract.wire.errors import completion_not_found
 from plumbline.contract.wire.reply import JsonReply, Reply
 from plumbline.server.http.failures import store_errors
@@ -93,6 +93,6 @@ class StoredChatOperations(ServerOperations):
 
 def _body(record: ChatRecord) -> bytes:
     """Return the completion with its current metadata."""
-    completion = msgspec.json.decode(record.completion, type=CreateChatCompletionResponse)
+    completion = read_back(CreateChatCompletionResponse, record.completion)
     completion.metadata = dict(record.metadata)
     return encode(completion)

@@ -6,12 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import msgspec
-
 from plumbline.base.shares import within_share
 from plumbline.contract._generated.events import ResponseStreamEvent
 from plumbline.contract._generated.responses import Response
-from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.decode import encode, read_back
 from plumbline.contract.wire.errors import rate_limited
 from plumbline.server.http.failures import store_errors
 from plumbline.server.protocols.responses.event_log import EventLog, replayed
@@ -81,7 +79,7 @@ class Followers:
                     yield event
                 return
             record = ended
-        response = msgspec.json.decode(record.response, type=Response)
+        response = read_back(Response, record.response)
         for event in replayed(response, EventLog.decode(record.events)):
             if event.sequence_number > last:
                 yield event

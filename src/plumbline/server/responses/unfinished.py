@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from plumbline.contract._generated.responses import Response
-from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.decode import encode, read_back
 from plumbline.contract.wire.errors import engine_unavailable
 from plumbline.server.protocols.responses.event_log import EventLog, Unfinished
 from plumbline.server.protocols.responses.writer import CANCELLED
@@ -25,7 +25,7 @@ its tools have been called.
 
 def unfinished(record: ResponseRecord) -> Unfinished:
     """Return an unfinished response without its parts."""
-    response = msgspec.json.decode(record.response, type=Response)
+    response = read_back(Response, record.response)
     return Unfinished(response, EventLog.decode(record.events))
 
 

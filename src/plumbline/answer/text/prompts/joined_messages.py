@@ -11,6 +11,7 @@ from itertools import chain, groupby, takewhile
 import msgspec
 
 from plumbline.answer.turn import Message, Part, Role
+from plumbline.base.exact_number import dumps, exact_number
 
 __all__ = [
     "FORMS",
@@ -249,10 +250,10 @@ def _object(arguments: str) -> str:
     if not arguments.strip() or arguments.lstrip().startswith("{"):
         return arguments
     try:
-        value = json.loads(arguments)
+        value = json.loads(arguments, parse_float=exact_number)
     except (ValueError, RecursionError):
         value = arguments
-    return arguments if value is None else json.dumps({"arguments": value}, ensure_ascii=False)
+    return arguments if value is None else dumps({"arguments": value})
 
 
 def joined(messages: Sequence[Message], role: Role) -> Message:

@@ -11,7 +11,7 @@ from plumbline.answer.text.templates.content_format import ContentFormat
 from plumbline.answer.text.templates.template import TemplateError
 from plumbline.answer.text.templates.values import Arguments, NoContent
 from plumbline.answer.turn import Message, Part, Tool
-from plumbline.base.exact_number import exact_number
+from plumbline.base.exact_number import dumps, exact_number
 
 __all__ = [
     "guarded",
@@ -106,13 +106,14 @@ def _arguments(text: str) -> Arguments | str:
         return _arguments(read) if read and read != text else text
     if "\\u" in text or text.count("[") + text.count("{") > _MOST_OPENED:
         try:
-            encoded = json.dumps(value, ensure_ascii=False)
+            encoded = dumps(value)
         except RecursionError:
             return text
         try:
             encoded.encode()
         except UnicodeEncodeError:  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
-            value = json.loads(encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+            whole = encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            value = json.loads(whole, parse_float=exact_number)
     return (
         Arguments(value, text) if isinstance(value, dict) else Arguments({}, "{}") if value is None else text
     )

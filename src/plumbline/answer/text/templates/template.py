@@ -23,9 +23,11 @@ from plumbline.answer.text.templates.content_format import ContentFormat, conten
 from plumbline.answer.text.templates.sandbox import template_environment
 from plumbline.answer.text.templates.values import GivenList
 from plumbline.answer.text.tokenizer_files import named_tokens, read_config
+from plumbline.base.exact_number import dumps
 
 __all__ = ["ChatTemplate", "TemplateError", "TemplateFacts", "TemplateSpec", "named_templates", "read_facts"]
 
+_INDENTED = json.JSONEncoder(indent=4, ensure_ascii=False)
 _LONGEST = 1_048_576
 """Characters of a template; the longest of a published model has 25,000."""
 
@@ -242,7 +244,7 @@ class ChatTemplate:
             return {}
         functions = [tool.get("function", tool) for tool in tools or ()]
         return {
-            "functions": json.dumps(functions, indent=4, ensure_ascii=False),
+            "functions": dumps(functions, _INDENTED),
             "datetime": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
 

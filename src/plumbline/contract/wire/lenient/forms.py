@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import msgspec
+from plumbline.contract.wire.decode import encode
 
 from .generation_config import generation_config
 
@@ -185,7 +185,7 @@ def _with_arguments(function: Any) -> Any:
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(arguments, dict):
         return function
-    return {**function, "arguments": msgspec.json.encode(arguments).decode()}
+    return {**function, "arguments": encode(arguments).decode()}
 
 
 def _continues_assistant(body: Json) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.decode import decode, encode, read_back
 from plumbline.contract.wire.errors import ApiError
 
 from .forms import FORMS, MAX_STOPS, READ_LATER, Json
@@ -74,7 +74,7 @@ def rewrite(root: type[msgspec.Struct], body: bytes) -> Rewritten | None:
     if document is None:
         return None
     changed, names = _apply(root, document)
-    return Rewritten(msgspec.json.encode(changed), names) if names else None
+    return Rewritten(encode(changed), names) if names else None
 
 
 def with_hint(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiError:
@@ -95,7 +95,7 @@ def with_hint(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiEr
         is_named = any(_NAMED_BY.get(form) == error.param for form in names)
         if not is_named and _at(document, error.param) == _at(changed, error.param):
             return error
-        decode(_relaxed(root), msgspec.json.encode(changed))
+        decode(_relaxed(root), encode(changed))
     except (ApiError, RecursionError):
         return error
     message = f"{error.message} {HINT}"
@@ -104,7 +104,7 @@ def with_hint(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiEr
 
 def _object(body: bytes) -> Json | None:
     try:
-        found = msgspec.json.decode(body)
+        found = read_back(Any, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

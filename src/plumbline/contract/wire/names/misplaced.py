@@ -102,6 +102,7 @@ _NEUTRAL = {
 """Values without effect, as JSON."""
 _LARGE = 100_000
 """Bytes."""
+_EMPTY = (b"", b"null", b"false", b"0", b'""', b"[]", b"{}")
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -124,8 +125,13 @@ def check_places(root: type, body: bytes) -> None:
             value = _decoder.decode(body).get(name)
         if value is None or bytes(value) in _NEUTRAL.get(name, _NOTHING):
             continue
-        if inner and not (isinstance(found := msgspec.json.decode(value), dict) and found.get(inner)):
+        if inner and bytes(_member(value, inner)) in _EMPTY:
             continue
         raise unsupported_parameter(
             param, f"is not a field of this API; use {right}" if right else "is not supported by this server"
         )
+
+
+def _member(value: msgspec.Raw, name: str) -> msgspec.Raw:
+    """Return the member of an object, as JSON; nothing if there is none."""
+    return _decoder.decode(value).get(name, msgspec.Raw()) if bytes(value[:1]) == b"{" else msgspec.Raw()

@@ -51,7 +51,7 @@ from plumbline.contract._generated.tool_search import (
     ToolSearchOutput,
     ToolSearchOutputItemParam,
 )
-from plumbline.contract.wire.decode import encode
+from plumbline.contract.wire.decode import encode, read_back
 from plumbline.contract.wire.errors import invalid_request, unsupported_value
 from plumbline.server.protocols.common.fields import or_default, tag_of
 from plumbline.server.protocols.common.ids import new_id
@@ -124,8 +124,6 @@ _WITH_STATUS = (
     ToolSearchOutputItemParam,
 )
 
-_decoder = msgspec.json.Decoder(InputItem)
-
 
 def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
     """Return the items of an input as they are stored and listed: each with an id of its own (ST-08).
@@ -156,7 +154,7 @@ def _complete(item: InputItem) -> InputItem:
             return msgspec.structs.replace(item, role=or_default(item.role, "developer"), tools=tools)
         case LocalShellToolCallParam(action=action) if not or_default(action.env, None):
             return msgspec.structs.replace(item, action=msgspec.structs.replace(action, env={}))
-        case LocalShellToolCallOutputParam() if not or_default(item.call_id, None):
+        case LocalShellToolCallOutputParam() if item.id and not or_default(item.call_id, None):
             # Without a call_id, its id names the call and not the output.
             return msgspec.structs.replace(item, id=UNSET, call_id=item.id)
         case _:
@@ -170,7 +168,7 @@ def as_context(items: Iterable[bytes]) -> list[InputItem]:
     """
     found: list[InputItem] = []
     for body in items:
-        item = _decoder.decode(body)
+        item = read_back(InputItem, body)
         if tag_of(item) not in _CALLS or or_default(getattr(item, "status", None), None) != "incomplete":
             found.append(item)
     return found
@@ -214,7 +212,7 @@ def resolve_references(
         if not isinstance(item, ItemReferenceParam):
             resolved.append(item)
         elif item.id in found:
-            resolved.append(_decoder.decode(found[item.id]))
+            resolved.append(read_back(InputItem, found[item.id]))
         else:
             raise invalid_request(f"Item with id '{item.id}' not found.", f"{param}[{index}].id")
     return resolved
@@ -232,7 +230,7 @@ def _resource(item: InputItem, item_id: str) -> Any:
         changes["status"] = or_default(item.status, None) or "completed"
     found = msgspec.structs.replace(item, **changes)
     listed = _LISTED.get(type(item))
-    return found if listed is None else msgspec.convert(msgspec.to_builtins(found), listed)
+    return found if listed is None else read_back(listed, encode(found))
 
 
 def _content(message: EasyInputMessage) -> list[Any]:

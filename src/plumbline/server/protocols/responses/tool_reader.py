@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -161,7 +161,7 @@ def _read_choice(
         case ToolChoiceAllowed():
             named = _client_names(request)
             local = [
-                {"type": "function", "name": entry["type"]} if entry.get("type") in named else entry
+                {"type": "function", "name": kind} if (kind := _type(entry)) in named else entry
                 for entry in choice.tools
             ]
             found = allowed_choice(
@@ -170,8 +170,14 @@ def _read_choice(
             remote = [
                 (f"tool_choice.tools[{index}]", entry)
                 for index, entry in enumerate(local)
-                if entry.get("type") == "mcp"
+                if _type(entry) == "mcp"
             ]
             return remote_choice(remote, servers, found)
         case _:
             raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")
+
+
+def _type(entry: Mapping[str, Any]) -> str:
+    """Return the type of an entry of a choice, of which the contract says nothing; empty if it is no string."""
+    kind = entry.get("type")
+    return kind if isinstance(kind, str) else ""
