@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from plumbline import __version__
-from plumbline.base.workers.memory import resident
+from plumbline.base.workers.memory import highest, resident
 from plumbline.port.engine import EngineInfo
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.served_model import ServedModel
@@ -34,7 +34,8 @@ def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int
     """
     lines = [f"Plumbline {__version__}"]
     # Of several models each has its engine's process; the server's own is counted with the only one.
-    own = 0 if settings.several_models else resident() * settings.api_servers
+    servers = 0 if settings.several_models else settings.api_servers
+    own = resident() * servers, highest() * servers
     for model in catalog.loaded.values():
         lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _model_lines(model, settings, own)]
     storage = _storage(store, key_note)
@@ -42,7 +43,7 @@ def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int
     return "\n".join(lines)
 
 
-def _model_lines(model: ServedModel, settings: Settings, own: int) -> Iterator[tuple[str, str]]:
+def _model_lines(model: ServedModel, settings: Settings, own: tuple[int, int]) -> Iterator[tuple[str, str]]:
     """Yield the lines of one model. A model that is unloaded later must not be kept by a variable of the caller."""
     info = model.engine.info
     yield "model", ", ".join(model.names)
@@ -97,18 +98,19 @@ def _ends(model: ServedModel) -> str:
     )
 
 
-def _memory(weight_bytes: int, info: EngineInfo, own: int) -> str:
+def _memory(weight_bytes: int, info: EngineInfo, own: tuple[int, int]) -> str:
     """Return the memory plan: what the processes have now and have or had at most, weights, cache, and its use.
 
     Args:
         weight_bytes: of the files with the weights.
         info: of the engine.
-        own: bytes that processes other than the engine's have.
+        own: bytes that processes other than the engine's have, and the most that they have had: they read the
+            vocabulary while the engine reads weights.
     """
     parts = []
     if info.resident_bytes:
-        rest = info.resident_bytes + own
-        most = max(rest + info.cache_bytes + info.step_bytes, info.loading_bytes + own)
+        rest, loading = info.resident_bytes + own[0], info.loading_bytes + own[1]
+        most = max(rest + info.cache_bytes + info.step_bytes, loading)
         parts.append(f"{size_text(rest)} now" + (f", {size_text(most)} at most" if info.step_bytes else ""))
     parts += [f"weights {size_text(weight_bytes)}"] if weight_bytes else []
     if info.num_blocks:
