@@ -32,8 +32,13 @@ async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
         else:
             await mailbox.put(None)
 
-    tasks = [asyncio.create_task(read(index, source)) for index, source in enumerate(sources)]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for index, source in enumerate(sources):
+            tasks.append(asyncio.create_task(read(index, source)))
+            await asyncio.sleep(
+                0
+            )  # Others have their turn between two beginnings, each of which sends its request.
         left = len(tasks)
         while left:
             match await mailbox.get():

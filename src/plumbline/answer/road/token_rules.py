@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -12,7 +13,10 @@ from plumbline.answer.text.tokenizer import TextTokenizer, UnencodableTextError
 from plumbline.answer.turn import Turn
 from plumbline.port.engine import RefusedRequestError, SamplingParams
 
-__all__ = ["TokenRules"]
+__all__ = ["MAX_BANNED_TOKENS", "TokenRules"]
+
+MAX_BANNED_TOKENS = 65_536
+"""Tokens of all banned words of a request. Each of its choices sends them to the engine."""
 
 
 class TokenRules:
@@ -33,13 +37,23 @@ class TokenRules:
         """
         sampling = self._with_breakers(turn.sampling, turn.dry_breakers)
         if turn.bad_words:
-            sequences = [
-                s
-                for place, word in enumerate(turn.bad_words)
-                for s in self._banned(word, f"bad_words[{place}]")
-            ]
-            sampling = msgspec.structs.replace(sampling, bad_words=tuple(dict.fromkeys(sequences)))
+            sampling = msgspec.structs.replace(sampling, bad_words=self._all_banned(turn.bad_words))
         return msgspec.structs.replace(turn, sampling=sampling)
+
+    def _all_banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        found: dict[tuple[int, ...], None] = {}
+        size = 0
+        for place, word in enumerate(words):
+            for sequence in self._banned(word, f"bad_words[{place}]"):
+                size += len(sequence)
+                found[sequence] = None
+            if size > MAX_BANNED_TOKENS:
+                raise RefusedRequestError(
+                    f"'bad_words' have more than {MAX_BANNED_TOKENS} tokens up to 'bad_words[{place}]'. Send fewer or "
+                    "shorter ones.",
+                    param="bad_words",
+                )
+        return tuple(found)
 
     def _banned(self, word: str, field: str) -> list[tuple[int, ...]]:
         try:

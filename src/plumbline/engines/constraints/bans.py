@@ -11,7 +11,7 @@ are forbidden. In the sorted vocabulary these are one range.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -90,12 +90,10 @@ class BanMatcher(WrappingMatcher):
         self._tail = b""
         """The end of the output, as much of it as may begin a banned text."""
         self._tail_size = max(map(len, self._banned), default=1) - 1
-        self._allowed = np.zeros(num_words(vocab_size), dtype=np.uint32)
-        allowed = range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids
-        self._change(self._allowed, np.array(sorted(allowed), dtype=np.int64), np.bitwise_or)
+        self._allowed = _bits(sampling.allowed_token_ids, vocab_size)
         for text in self._banned:
             assert texts is not None
-            self._change(self._allowed, texts.containing(text), np.bitwise_and)
+            self._ban(self._allowed, texts.containing(text))
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
         """Write what the inner matcher allows, without what would complete a ban."""
@@ -103,10 +101,10 @@ class BanMatcher(WrappingMatcher):
         words = row.view(np.uint32)
         words &= self._allowed
         last = [s[-1] for s in self._sequences if self._follows(s)]
-        self._change(words, np.array(last, dtype=np.int64), np.bitwise_and)
+        self._ban(words, np.array(last, dtype=np.int64))
         for rest in self._rests():
             assert self._texts is not None
-            self._change(words, self._texts.beginning_with(rest), np.bitwise_and)
+            self._ban(words, self._texts.beginning_with(rest))
         if not words.any():
             raise GrammarError("Its banned words and strings leave no token.")
 
@@ -124,8 +122,13 @@ class BanMatcher(WrappingMatcher):
 
     def _follows(self, sequence: Sequence[int]) -> bool:
         """Whether the output ends with all but the last token of the sequence."""
-        size = len(sequence) - 1
-        return not size or (len(self._taken) >= size and tuple(self._taken[-size:]) == tuple(sequence[:-1]))
+        size, taken = len(sequence) - 1, self._taken
+        if not size:
+            return True
+        # The last token is compared first: there may be a thousand sequences.
+        return (
+            len(taken) >= size and taken[-1] == sequence[-2] and tuple(taken[-size:]) == tuple(sequence[:-1])
+        )
 
     def _rests(self) -> set[bytes]:
         """Return what would complete the texts that the output has begun."""
@@ -140,8 +143,16 @@ class BanMatcher(WrappingMatcher):
         return found
 
     @staticmethod
-    def _change(words: NDArray[np.uint32], ids: NDArray[np.int64], operation: np.ufunc) -> None:
-        """Set (`bitwise_or`) or clear (`bitwise_and`) the bits of these ids."""
+    def _ban(words: NDArray[np.uint32], ids: NDArray[np.int64]) -> None:
+        """Clear the bits of these ids."""
         if ids.size:
-            bits = np.left_shift(np.uint32(1), (ids % 32).astype(np.uint32))
-            operation.at(words, ids // 32, bits if operation is np.bitwise_or else ~bits)
+            np.bitwise_and.at(words, ids // 32, ~np.left_shift(np.uint32(1), (ids % 32).astype(np.uint32)))
+
+
+def _bits(allowed: Collection[int] | None, vocab_size: int) -> NDArray[np.uint32]:
+    """Return a mask of the allowed tokens; None allows all."""
+    found = np.zeros(num_words(vocab_size) * 32, dtype=np.uint8)
+    found[
+        slice(vocab_size) if allowed is None else np.fromiter(allowed, dtype=np.int64, count=len(allowed))
+    ] = 1
+    return np.packbits(found, bitorder="little").view(np.uint32)
