@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.models import TOKENIZER
 
-from plumbline.answer.road.token_rules import TokenRules
+from plumbline.answer.road.token_rules import MAX_BANNED_TOKENS, TokenRules
 from plumbline.answer.text.tokenizer import TextTokenizer
 from plumbline.answer.turn import TextPrompt, Turn
 from plumbline.port.engine import Dry, RefusedRequestError, SamplerChain, SamplingParams
@@ -63,6 +63,17 @@ def test_a_word_that_the_vocabulary_cannot_write_is_refused_by_its_place(
     with pytest.raises(RefusedRequestError, match=r"bad_words\[1\]") as caught:
         TokenRules(tokenizer).applied(turn)
     assert caught.value.param == "bad_words[1]"
+
+
+def test_banned_words_have_a_bounded_number_of_tokens() -> None:
+    """Each choice sends them to the engine."""
+    word = "ab" * (MAX_BANNED_TOKENS // 8)
+    rules = TokenRules(letters())
+    words = [f"{word}{'a' * number}" for number in range(4)]
+    taken = rules.applied(Turn(prompt=TextPrompt("a"), sampling=SamplingParams(), bad_words=tuple(words[:1])))
+    assert 0 < sum(map(len, taken.sampling.bad_words)) <= MAX_BANNED_TOKENS
+    with pytest.raises(RefusedRequestError, match=str(MAX_BANNED_TOKENS)):
+        rules.applied(Turn(prompt=TextPrompt("a"), sampling=SamplingParams(), bad_words=tuple(words)))
 
 
 def test_a_breaker_that_the_vocabulary_cannot_write_breaks_nothing() -> None:

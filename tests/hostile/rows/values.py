@@ -25,6 +25,15 @@ __all__: list[str] = []
 # Lists and maps of sampling
 
 IDS = list(range(1_000))
+for path in (CHAT, COMPLETIONS):
+    add(
+        f"bad words, for many choices: {path}",
+        path,
+        lambda: {"n": 64, "bad_words": ["w" * 1_000 + str(n) for n in range(60)]},
+    )
+    add(f"breakers, for many choices: {path}", path, lambda: {
+        "n": 64, "dry_multiplier": 1, "dry_sequence_breakers": ["b" * 60 + str(n) for n in range(64)],
+    })  # fmt: skip
 for path in (CHAT, COMPLETIONS, RESPONSES):
     add(f"stop: {path}", path, lambda: {"stop": ["a" * 4_095 + str(n) for n in range(4)]}, "*.stop",
         "StopConfiguration")  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +43,11 @@ class DryHistory:
         longest = max(map(len, params.breaker_sequences), default=0)
         tail = list(token_ids[-self._window :]) if self._window else []
         self._tokens: NDArray[np.int64] = np.array(tail, dtype=np.int64)
-        self._lengths = suffix_matches(tail)
         self._tail_size = max(longest, 1)
-        self._since_break = len(tail) - self._last_break()
+        self._lengths, last_break = _begun(
+            self._tokens.tobytes(), params.breaker_ids, params.breaker_sequences
+        )
+        self._since_break = len(tail) - last_break
 
     def accept(self, token_id: int) -> None:
         """Append a token."""
@@ -84,18 +87,32 @@ class DryHistory:
         )
         self._since_break = 0 if breaks else self._since_break + 1
 
-    def _last_break(self) -> int:
-        """Return the number of tokens through the end of the last breaker; 0 without a breaker."""
-        tokens, params = self._tokens, self._params
-        singles = np.flatnonzero(np.isin(tokens, np.array(sorted(params.breaker_ids), dtype=np.int64)))
-        last = int(singles[-1]) + 1 if singles.size else 0
-        for sequence in params.breaker_sequences:
-            starts = np.arange(max(0, len(tokens) - len(sequence) + 1))
-            for offset in range(len(sequence) - 1, -1, -1):
-                starts = starts[tokens[starts + offset] == sequence[offset]]
-            if starts.size:
-                last = max(last, int(starts[-1]) + len(sequence))
-        return last
+
+@lru_cache(maxsize=8)
+def _begun(
+    tokens: bytes, ids: frozenset[int], sequences: tuple[tuple[int, ...], ...]
+) -> tuple[NDArray[np.int64], int]:
+    """Return the lengths of matches and the last break of a prompt, which all choices of a request share."""
+    found = np.frombuffer(tokens, dtype=np.int64)
+    return suffix_matches(found.tolist()), _last_break(found, ids, sequences)
+
+
+def _last_break(
+    tokens: NDArray[np.int64], ids: frozenset[int], sequences: tuple[tuple[int, ...], ...]
+) -> int:
+    """Return the number of tokens through the end of the last breaker; 0 without a breaker."""
+    singles = np.flatnonzero(np.isin(tokens, np.fromiter(ids, dtype=np.int64, count=len(ids))))
+    last = int(singles[-1]) + 1 if singles.size else 0
+    for sequence in sequences:
+        # Earlier ends do not count.
+        starts = np.arange(max(0, last - len(sequence)), max(0, len(tokens) - len(sequence) + 1))
+        for offset in range(len(sequence) - 1, -1, -1):
+            if not starts.size:
+                break
+            starts = starts[tokens[starts + offset] == sequence[offset]]
+        if starts.size:
+            last = max(last, int(starts[-1]) + len(sequence))
+    return last
 
 
 def suffix_matches(token_ids: Sequence[int]) -> NDArray[np.int64]:
