@@ -71,6 +71,7 @@ import plumbline_conformance.checks.sweeps.one_token
 import plumbline_conformance.checks.completions.echo_again
 import plumbline_conformance.checks.http.methods
 import plumbline_conformance.checks.http.pipelining
+import plumbline_conformance.checks.http.request_forms
 import plumbline_conformance.checks.http.headers
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -12,6 +12,7 @@ from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
+    "WITHHELD",
     "called",
     "choice",
     "choices",
@@ -23,6 +24,9 @@ __all__ = [
     "stream_of",
     "whole_of",
 ]
+
+WITHHELD = ("content_filter", "refusal")
+"""Reasons of an answer that a filter or the model ended; a server is free to end any answer so."""
 
 
 def whole_of(seen: Transcript) -> Exchange:

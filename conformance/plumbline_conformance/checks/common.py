@@ -216,11 +216,15 @@ def error_of(exchange: Exchange) -> dict[str, Any] | None:
 
 
 def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:
-    """Check the media type, without parameters and ignoring case (HTTP-01, HTTP-02)."""
+    """Check the media type, ignoring case, and that a stream names no charset but UTF-8 (HTTP-01, HTTP-02)."""
     found = exchange.header("content-type") or "none"
     if found.partition(";")[0].strip().lower() != wanted:
         rule = "HTTP-02" if wanted == "text/event-stream" else "HTTP-01"
         yield Problem(expected=wanted, actual=found, pointer="headers.content-type", rule=rule)
+    charset = found.lower().partition("charset=")[2].partition(";")[0].strip(' "')
+    if wanted == "text/event-stream" and charset not in ("", "utf-8"):  # A charset of JSON has no effect.
+        where = "headers.content-type"
+        yield Problem(expected="the charset utf-8", actual=charset[:80], pointer=where, rule="HTTP-02")
 
 
 def json_content_type(exchange: Exchange) -> Iterator[Problem]:

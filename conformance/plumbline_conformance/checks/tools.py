@@ -17,6 +17,8 @@ __all__ = [
     "MCP_TOOLS",
     "NESTED",
     "NOTE",
+    "PARALLEL",
+    "PARALLEL_RESULTS",
     "PATCH",
     "PLACES",
     "RESULTS",
@@ -28,6 +30,7 @@ __all__ = [
     "flat",
     "flipping",
     "function",
+    "long_named",
     "mcp",
     "mcp_result",
     "noting",
@@ -168,6 +171,18 @@ def mcp_result(name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
 
 weather = function("get_weather", schema("city"))
 time = function("get_time", schema("zone"))
+long_named = {**weather, "function": {**weather["function"], "name": "get_weather".ljust(64, "_")}}
+"""A tool whose name is as long as the document allows."""
+PARALLEL: list[dict[str, Any]] = [
+    {
+        "id": f"call_{n}",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+    }
+    for n in (1, 2)
+]
+"""Two calls of one message."""
+PARALLEL_RESULTS = [{"role": "tool", "tool_call_id": call["id"], "content": "21 °C"} for call in PARALLEL]
 ping = function("ping", {"type": "object", "properties": {}})
 DEFERRED: dict[str, Any] = {**flat(weather), "defer_loading": True}
 """A function that a search loads."""

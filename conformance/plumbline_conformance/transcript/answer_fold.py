@@ -7,11 +7,13 @@ ones. The differential and exact comparisons treat an answer as missing if a fie
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import msgspec
 
 from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
     "REASONING_KEYS",
@@ -43,13 +45,25 @@ REASONING_KEYS = ("reasoning_content", "reasoning")
 """Servers use either name (CS-17), and those that rename it send both for a while."""
 
 
-class AnsweredCall(msgspec.Struct, repr_omit_defaults=True):
-    """One tool call, without its id: ids differ between two answers with the same content."""
+class AnsweredCall(msgspec.Struct, repr_omit_defaults=True, eq=False):
+    """One tool call, without its id: ids differ between two answers with the same content.
+
+    Arguments are equal as JSON: a parser of whole answers writes them anew, with other white space than the model.
+    """
 
     name: str = ""
     arguments: str = ""
     """The arguments, or the input of a custom tool."""
     custom: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AnsweredCall) or (self.name, self.custom) != (other.name, other.custom):
+            return False
+        if self.arguments == other.arguments or self.custom:
+            return self.arguments == other.arguments
+        values = [load_json(one.arguments) for one in (self, other)]
+        # As texts, because `true` equals 1 in Python.
+        return None not in values and len({json.dumps(value, sort_keys=True) for value in values}) == 1
 
 
 class Choice(msgspec.Struct, repr_omit_defaults=True):

@@ -258,7 +258,48 @@ def _text_format(answer: Json, _: Json) -> None:
             block.setdefault("citations", None)
 
 
+def _filtered(choice: Json, _: Json) -> None:
+    if choice["finish_reason"] in ("stop", "length") and not calls_in(choice):
+        choice["finish_reason"] = "content_filter"
+
+
+def _filtered_stream(events: list[Event], _: Json) -> None:
+    found = [one for _kind, data in events if isinstance(data, dict) for one in data.get("choices", ())]
+    calling = {one["index"] for one in found if calls_in(one)}
+    for choice in found:
+        if choice["index"] not in calling:
+            _filtered(choice, {})
+
+
+def _refused(answer: Json, _: Json) -> None:
+    if answer["stop_reason"] in ("end_turn", "max_tokens", "stop_sequence"):
+        answer |= {"stop_reason": "refusal", "stop_sequence": None}
+
+
+def _compact_arguments(choice: Json, _: Json) -> None:
+    """Write the arguments of whole answers anew, as a parser does that has read them."""
+    for call in calls_in(choice):
+        function = call.get("function") or {}
+        try:
+            value = json.loads(function["arguments"])
+        except (KeyError, ValueError):
+            continue
+        function["arguments"] = json.dumps(value, separators=(",", ":"))
+
+
 LATER_LEGAL: tuple[Row, ...] = (
+    (
+        "OpenAI",
+        "a filter ends answers",
+        _several(
+            whole("chat", each_choice(_filtered)),
+            streamed("chat", _filtered_stream),
+            whole("completions", each_choice(_filtered)),
+            streamed("completions", _filtered_stream),
+        ),
+    ),
+    ("Anthropic", "the model refuses to go on", whole("messages", _refused)),
+    ("vllm", "arguments without spaces", whole("chat", each_choice(_compact_arguments))),
     ("RFC 8259", "members in alphabetical order", _sorted),
     ("RFC 8259", "members of events in another order", _other_order),
     ("RFC 8259", "a line end after JSON", _newline),

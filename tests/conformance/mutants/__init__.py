@@ -8,6 +8,7 @@ from mutants.chat.features import CHAT
 from mutants.clauses import CLAUSES
 from mutants.completions import COMPLETIONS
 from mutants.effects import EFFECTS
+from mutants.forms import FORMS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
@@ -48,4 +49,5 @@ MUTANTS: list[Mutant] = [
     *TYPED,
     *SWEEPS,
     *ORDINARY,
+    *FORMS,
 ]

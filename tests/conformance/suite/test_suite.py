@@ -20,6 +20,7 @@ from plumbline_conformance.transcript.exchange import Transcript
 APIS = ("chat", "completions", "responses", "messages")
 MILDER = {
     "chat/completion-limit/ordinary",
+    "chat/choices/in-order",
     "chat/fields/ordinary",
     "completions/id-lists/ordinary",
     "completions/limits/ordinary",
@@ -27,6 +28,8 @@ MILDER = {
     "messages/inputs/ordinary",
     "messages/members/ordinary",
     "messages/tool/ordinary",
+    "models/list/once",
+    *(f"{slug}/json" for slug in ("errors/responses-types", "errors/wrong-types", "messages/refused")),
     "responses/limits/reached",
     "responses/limits/stream-reached",
     "responses/reasoning-cut/reached",

@@ -20,6 +20,7 @@ from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange
 
 LIMIT = 8
@@ -81,6 +82,15 @@ def chat_choices(target: Target) -> Generator[Request, Exchange, None]:
 whole("chat/choices/n", "Give exactly n choices with indexes from 0", "CHAT-02")(numbered)
 
 
+@whole("chat/choices/in-order", "List the choices by their index", "CHAT-02", milder=True)
+def in_order(exchange: Exchange) -> Iterator[Problem]:
+    """Check that a choice stands at its index, which is "the index of the choice in the list of choices"."""
+    choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
+    found: list[Any] = [one.get("index") for one in choices or () if isinstance(one, dict)]
+    if all(type(one) is int for one in found) and found != sorted(found):
+        yield Problem(expected=as_json(sorted(found)), actual=as_json(found), pointer="choices[].index")
+
+
 @scenario("chat/logprobs", "A short answer with the logprobs of its tokens")
 def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
     body = chat(target, max_tokens=LIMIT, logprobs=True, top_logprobs=2)
@@ -100,10 +110,12 @@ def _shape(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("chat/logprobs/given", "Give an entry for each token of the content", "LP-01")
 def _given(exchange: Exchange) -> Iterator[Problem]:
-    choice = _choice(exchange)
-    content = (choice.get("logprobs") or {}).get("content")
-    if not content and choice["message"].get("content"):
-        yield Problem(expected="entries", actual=as_json(content), pointer="choices[0].logprobs.content")
+    """Check each choice: a server may make them for the first one alone."""
+    for place, choice in enumerate(objects_in(exchange.json.get("choices"))):
+        content = (choice.get("logprobs") or {}).get("content")
+        if not content and choice["message"].get("content"):
+            where = f"choices[{place}].logprobs.content"
+            yield Problem(expected="entries", actual=as_json(content), pointer=where)
 
 
 @whole("chat/logprobs/alternatives", "Give at most as many alternatives as asked for, best first", "LP-02")

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
-from plumbline_conformance.checks.answers import choice, choices, chunks, is_stream
+from plumbline_conformance.checks.answers import WITHHELD, choice, choices, chunks, is_stream
 from plumbline_conformance.checks.chat.shared_laws import (
     SHAPE,
     laws_of_streams,
@@ -151,9 +151,12 @@ def _text_before_stop(seen: Transcript, name: str) -> Iterator[Problem]:
     word, exchange = _stopped(seen, name)
     plain = choice(at(seen, "plain")).content
     wanted = plain[: plain.find(word)]
-    found = choice(exchange).content
+    answer = choice(exchange)
+    found = answer.content
     if found == wanted:
         return
+    if answer.refusal:
+        raise Inconclusive("the model refused to answer")
     rest = [one for one in seen.exchanges if one.name not in ("plain", name)]
     others = texts_of(partial(lambda one: choice(one).content, one) for one in rest)
     if not same_answer(plain, word, found, others):
@@ -230,7 +233,7 @@ def stop_limit_reason(seen: Transcript) -> Iterator[Problem]:
     before = choice(plain).content.removesuffix(word)
     for name in (WHOLE, STREAM):
         found = choice(accepted(at(seen, name)))
-        if found.content.strip() != before.strip():
+        if found.content.strip() != before.strip() or found.finish_reason in WITHHELD:
             raise Inconclusive("the stop string did not end the answer where the limit does")
         if found.finish_reason != "stop":
             yield Problem(

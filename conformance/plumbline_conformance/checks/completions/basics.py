@@ -96,13 +96,15 @@ stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-
 
 @stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS)
 def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
-    """Check the schema of every chunk, and that id and model stay the same (CMP-01, CMP-08)."""
+    """Check the schema of every chunk, and that id, time and model stay the same (CMP-01, CMP-08)."""
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
         yield from at_no_time(chunk, f"event {number}, ", "CMP-01")
-    for key in ("id", "model"):
-        found = {as_json(chunk.get(key)) for chunk in chunks}
+    for key in ("id", "created", "model"):
+        # A time that is not a number breaks the schema.
+        read = [chunk.get(key) for chunk in chunks if key != "created" or type(chunk.get(key)) is int]
+        found = set(map(as_json, read))
         if len(found) > 1:
             shown = ", ".join(sorted(found))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CMP-08")

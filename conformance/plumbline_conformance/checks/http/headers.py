@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from plumbline_conformance.checks.answers import is_stream
-from plumbline_conformance.checks.common import accepted, answered, at, required
+from plumbline_conformance.checks.common import accepted, answered, at, json_content_type, required
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.scenario import (
@@ -17,6 +17,7 @@ from plumbline_conformance.suite.scenario import (
     Request,
     Target,
     about,
+    breaking,
     check,
     scenario,
 )
@@ -33,6 +34,13 @@ SCENARIOS = (
     *("chat/text", "chat/stream-text", "completions/text", "responses/stream-text", "messages/text"),
     *("models/list", "errors/broken-json"),
 )
+
+JSON_ANSWERS = (
+    *("models/list", "chat/stored", "responses/stored", "responses/count", "responses/compact"),
+    *("responses/conversation-item", "responses/background-cancel", "messages/text", "messages/count"),
+)
+"""Scenarios with whole answers of each operation that no other check asks for their media type."""
+JSON_REFUSALS = ("errors/wrong-types", "errors/responses-types", "messages/refused")
 
 
 def _headers(exchange: Exchange) -> Iterator[Problem]:
@@ -81,6 +89,31 @@ for _slug in SCENARIOS:
     check(f"{_slug}/coding", "Send a coding that the client accepts", "HTTP-21")(
         partial(_every_answer, law=_coding)
     )
+
+
+def _json_answer(exchange: Exchange) -> Iterator[Problem]:
+    """Check a whole answer: clients read JSON only from a body that is called so."""
+    if not is_stream(exchange):
+        yield from json_content_type(exchange)
+
+
+def _json_refusals(seen: Transcript) -> Iterator[Problem]:
+    """Check refusals that are JSON: a SHOULD, because clients try to read them as JSON whatever they are called."""
+    found = [one for one in seen.exchanges if _wanted(one, refusing=True) and one.json is not None]
+    for exchange in found:
+        yield from about(exchange, breaking("ERR-01", json_content_type(exchange)))
+    if not found:
+        for exchange in seen.exchanges:
+            _ = answered(exchange)
+        raise Inconclusive("no refusal is JSON")
+
+
+for _slug in JSON_ANSWERS:
+    check(f"{_slug}/json", "Send every answer as application/json", "HTTP-01")(
+        partial(_every_answer, law=_json_answer)
+    )
+for _slug in JSON_REFUSALS:
+    check(f"{_slug}/json", "Send refusals as application/json", "ERR-01", milder=True)(_json_refusals)
 
 
 @scenario("chat/http10", "An answer by HTTP/1.0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import answered, json_content_type
+from plumbline_conformance.checks.common import accepted, answered, at, json_content_type
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.scenario import (
     Inconclusive,
@@ -59,10 +59,11 @@ def allowed_methods_named(seen: Transcript) -> Iterator[Problem]:
     if not refusals:
         raise Inconclusive("no method was refused with status 405")
     for exchange in refusals:
-        if exchange.header("allow") is None:
-            yield Problem(
-                expected="a header allow", actual="none", pointer="headers.allow", exchange=exchange.name
-            )
+        allowed, where = exchange.header("allow"), {"pointer": "headers.allow", "exchange": exchange.name}
+        if allowed is None:
+            yield Problem(expected="a header allow", actual="none", **where)
+        elif exchange.method in [name.strip().upper() for name in allowed.split(",")]:
+            yield Problem(expected=f"methods without {exchange.method}", actual=allowed[:100], **where)
 
 
 @check("errors/methods/known", "Never fail on HEAD and OPTIONS", "HTTP-22")
@@ -73,6 +74,18 @@ def known_methods(seen: Transcript) -> Iterator[Problem]:
         if answered(exchange).status >= 500 and exchange.status != 501:
             shown = f"status {exchange.status}"
             yield Problem(expected="no failure", actual=shown, pointer="status", exchange=exchange.name)
+
+
+@check("errors/methods/head", "Answer HEAD with the type and the length of what GET answers", "HTTP-22")
+def head_as_get(seen: Transcript) -> Iterator[Problem]:
+    """Compare headers that both have: a server may leave the length out of either."""
+    head, got = answered(at(seen, "head")), accepted(at(seen, "list"))
+    if head.status != 200:
+        raise Inconclusive(f"HEAD has status {head.status}")
+    for name in ("content-type", "content-length"):
+        shown, wanted = head.header(name), got.header(name)
+        if shown is not None and wanted is not None and shown != wanted:
+            yield Problem(expected=wanted, actual=shown[:100], pointer=f"headers.{name}", exchange="head")
 
 
 @check("errors/methods/json", "Refuse in JSON", "HTTP-08")

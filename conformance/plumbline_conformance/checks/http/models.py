@@ -60,6 +60,14 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
     yield from valid_body(exchange, "ListModelsResponse")
 
 
+@whole("models/list/once", "List each model once", "MOD-01", request="list", milder=True)
+def listed_once(exchange: Exchange) -> Iterator[Problem]:
+    """Check that an id names one model: a client that chooses by it, or counts, meets two."""
+    names = [as_json(model.get("id")) for model in _listed(exchange)]
+    for name in sorted({one for one in names if names.count(one) > 1}):
+        yield Problem(expected=f"{name} once"[:200], actual=f"{names.count(name)} times", pointer="data[].id")
+
+
 @check("models/list/retrievable", "Return the same object by id as in the list", "MOD-02")
 def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
     listed = [_identity(model) for model in _listed(accepted(at(seen, "list")))]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from itertools import accumulate
+from typing import Any
+
+import msgspec
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
+from plumbline_conformance.checks.common import accepted, group
 from plumbline_conformance.checks.laws import STREAM, stream, streams
 from plumbline_conformance.checks.messages.texts import message
 from plumbline_conformance.checks.request_reader import requested_tools
@@ -20,11 +24,13 @@ from plumbline_conformance.suite.scenario import (
     Problem,
     Request,
     Target,
+    check,
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.exchange import Exchange
+from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
+Fields = dict[str, Any]
 Steps = Generator[Request, Exchange, None]
 QUESTION = "Count from one to a hundred."
 EVENTS = 48
@@ -32,6 +38,9 @@ SECONDS = 1.0
 SHARE = 0.01
 AT_ONCE = 0.02
 LONG = 80
+HEAD = 6
+LATE = 0.75
+SHORT, TIMES = "short", 2
 AIMS = 8
 TURN = 0.01
 """A stream was buffered if it lasts at least SECONDS and EVENTS events arrive within the last SHARE of it and AT_ONCE
@@ -40,30 +49,63 @@ more text for one event. AIMS is how often a stream may miss the turn of a secon
 first and its last event."""
 
 
+def _long(path: str, body: Fields, limit: str, least: int) -> Steps:
+    """Send a long stream; if its first text is late, again, each after a whole answer of the least length."""
+    sent = Request(name=STREAM, path=path, json={**body, "stream": True})
+    exchange = yield sent
+    for number in range(2, 2 + TIMES):
+        if not _is_late(exchange, 0.0):
+            return
+        yield Request(name=f"{SHORT}/{number}", path=path, json={**body, limit: least})
+        exchange = yield msgspec.structs.replace(sent, name=f"{STREAM}/{number}")
+
+
+def _is_late(exchange: Exchange, short: float) -> bool:
+    """Return whether the first of many texts came when most of the time of a stream had passed.
+
+    Args:
+        exchange: the stream.
+        short: seconds of a whole answer of the least length: reading the prompt takes no longer.
+    """
+    if exchange.header("content-encoding") not in (None, "identity") or not exchange.frames:
+        return False
+    total = exchange.frames[-1][0] - short
+    many = exchange.status == 200 and len(exchange.events) >= EVENTS
+    return many and total >= SECONDS and _began(exchange) - short >= LATE * total
+
+
+def _began(exchange: Exchange) -> float:
+    """Return when the event HEAD was complete: those before it may have no text, and then cost no time."""
+    ends = accumulate(len(frame) for _, frame in exchange.frames)
+    first = 0
+    for _ in range(HEAD):
+        first = exchange.body.find(b"\n\n", first) + 2
+    total = exchange.frames[-1][0]
+    return next((at for (at, _), end in zip(exchange.frames, ends, strict=True) if end >= first), total)
+
+
 @scenario("chat/stream-long", "A stream of many events")
 def chat_long(target: Target) -> Steps:
     messages = [{"role": "user", "content": QUESTION}]
-    body = chat(target, messages=messages, max_tokens=96, stream=True)
-    yield Request(name=STREAM, path="/chat/completions", json=body)
+    yield from _long("/chat/completions", chat(target, messages=messages, max_tokens=96), "max_tokens", 1)
 
 
 @scenario("responses/stream-long", "A stream of many events", needs=("responses",))
 def responses_long(target: Target) -> Steps:
-    body = create_response(target, QUESTION, max_output_tokens=96, stream=True)
-    yield Request(name=STREAM, path="/responses", json=body)
+    body = create_response(target, QUESTION, max_output_tokens=96)
+    yield from _long("/responses", body, "max_output_tokens", 16)
 
 
 @scenario("completions/stream-long", "A stream of many events", needs=("completions",))
 def completions_long(target: Target) -> Steps:
-    body = {"model": target.model, "prompt": "1, 2, 3,", "max_tokens": 96, "stream": True}
-    yield Request(name=STREAM, path="/completions", json=body)
+    body = {"model": target.model, "prompt": "1, 2, 3,", "max_tokens": 96}
+    yield from _long("/completions", body, "max_tokens", 1)
 
 
 @scenario("messages/stream-long", "A stream of many events", needs=("messages",))
 def messages_long(target: Target) -> Steps:
     messages = [{"role": "user", "content": QUESTION}]
-    body = message(target, messages=messages, max_tokens=96, stream=True)
-    yield Request(name=STREAM, path="/messages", json=body)
+    yield from _long("/messages", message(target, messages=messages, max_tokens=96), "max_tokens", 1)
 
 
 @stream("messages/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
@@ -73,19 +115,41 @@ def messages_long(target: Target) -> Steps:
 def incremental(exchange: Exchange) -> Iterator[Problem]:
     """Detect a buffered stream: dozens of events arrive together at the end of a long answer (HTTP-15).
 
-    A long wait for the first event is not a violation; a short stream that arrives at once is not one either.
+    A long wait for the first events is not a violation; a short stream that arrives at once is not one either.
     """
     if exchange.header("content-encoding") not in (None, "identity"):
         raise NotRequested("a compressed stream arrives in blocks")
     if not exchange.frames:
         return
-    total = exchange.frames[-1][0]
-    ends = accumulate(len(frame) for _, frame in exchange.frames)
-    first = exchange.body.find(b"\n\n") + 2
-    began = next((at for (at, _), end in zip(exchange.frames, ends, strict=True) if end >= first), total)
+    total, began = exchange.frames[-1][0], _began(exchange)
     if len(exchange.events) >= EVENTS and total >= SECONDS and total - began <= min(AT_ONCE, SHARE * total):
         shown = f"{len(exchange.events)} events between {began:.2f} s and {total:.2f} s"
         yield Problem(expected="events over time", actual=shown, pointer="event 0")
+
+
+def first_is_early(seen: Transcript) -> Iterator[Problem]:
+    """Detect a stream that is written when its answer is complete, in pieces over time (HTTP-15).
+
+    A queue, a long prompt or a model that is loaded delay any answer, also a short one. Hidden thinking delays a stream
+    alone, but then less than half of its tokens are left for EVENTS events, so it is not late.
+    """
+    found = [accepted(one) for one in group(seen, STREAM)]
+    if not _is_late(found[0], 0.0):
+        return
+    shorts = [accepted(one) for one in group(seen, SHORT)]
+    pairs = list(zip(shorts, found[1:], strict=False))
+    times = [short.frames[-1][0] if short.frames else 0.0 for short, _ in pairs]
+    if len(pairs) < TIMES or not all(_is_late(one, max(times)) for _, one in pairs):
+        raise Inconclusive("the first text was late once, but not in each of the further streams")
+    shown = f"at {_began(found[-1]):.2f} s of {found[-1].frames[-1][0]:.2f} s"
+    wanted = f"text soon after {max(times):.2f} s, which a short answer takes"
+    yield Problem(expected=wanted, actual=shown, pointer=f"event {HEAD - 1}", exchange=found[-1].name)
+
+
+for _slug in ("chat", "responses", "completions", "messages"):
+    check(f"{_slug}/stream-long/first", "Send the first text before the answer is complete", "HTTP-15")(
+        first_is_early
+    )
 
 
 @scenario(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from plumbline_conformance.checks.answers import WITHHELD
 from plumbline_conformance.checks.common import accepted, at, valid_body
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.messages import shared_laws as laws
@@ -91,7 +92,8 @@ def ids(seen: Transcript) -> Iterator[Problem]:
 
 
 @check("messages/text/same-prompt", "Count the same prompt in a stream", "MSG-10")
-def same_prompt(seen: Transcript) -> Iterator[Problem]:
+def streamed_prompt(seen: Transcript) -> Iterator[Problem]:
+    """Compare the counts of a prompt that is sent without and with streaming."""
     wanted, found = (prompt_tokens(accepted(at(seen, name))) for name in (WHOLE, STREAM))
     if min(wanted, found) < 1:
         raise Inconclusive("an answer counts no prompt; another check reports this")
@@ -148,6 +150,8 @@ def reported(seen: Transcript) -> Iterator[Problem]:
         looked_at += 1
         found = message_of(exchange)
         ended = (found.get("stop_reason"), found.get("stop_sequence"))
+        if ended[0] in WITHHELD:
+            raise Inconclusive("the model refused to go on")
         if ended != ("stop_sequence", word):
             wanted = f"stop_sequence and {as_json(word)}"
             problem = Problem(expected=wanted, actual=as_json(ended)[:200], pointer="stop_reason")
@@ -199,6 +203,17 @@ def inputs(target: Target) -> Steps:
     for name, count in (("brief_system", 1), ("system", 20)):
         text = " ".join(["Be kind."] * count)
         yield Request(name=name, path=PATH, json=message(target, system=text))
+
+
+@check("messages/inputs/ids", "Give each of several messages an id of its own", "MSG-01")
+def ids_of_several(seen: Transcript) -> Iterator[Problem]:
+    """Compare the ids of all answers that have one."""
+    met: set[str] = set()
+    for exchange in seen.exchanges:
+        name = message_of(accepted(exchange)).get("id")
+        if isinstance(name, str) and name in met:
+            yield Problem(expected="another id", actual=name[:200], pointer="id", exchange=exchange.name)
+        met.add(str(name))
 
 
 @check("messages/inputs/block", "Read a string as one block of text", "MSG-02")

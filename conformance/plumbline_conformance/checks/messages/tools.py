@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, refused
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, whole
 from plumbline_conformance.checks.messages.fold import blocks_of, message_of
-from plumbline_conformance.checks.messages.texts import PATH, message
+from plumbline_conformance.checks.messages.texts import PATH, message, streamed_prompt
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.checks.tools import PLACES, schema
@@ -142,6 +142,9 @@ whole("messages/tool/single", "Make one call only, if the request says so", "MSG
     choice_kept
 )
 whole("messages/tool/none", "Make no call if the request forbids it", "MSG-04", request="none")(choice_kept)
+
+
+check("messages/tool/same-prompt", "Count the same prompt in a stream with tools", "MSG-10")(streamed_prompt)
 
 
 @check("messages/tool/taken", "Accept the result of a call", "MSG-05")

@@ -77,6 +77,14 @@ CHAT_RARE: Rows = {
     "a refusal": _said({"role": "assistant", "content": None, "refusal": "I cannot."}),
     "a refusal part": _said({"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}),
     "a custom call": _said({"role": "assistant", "content": None, "tool_calls": [CUSTOM]}, RESULT),
+    "a call beside an empty text": _said(
+        {"role": "assistant", "content": "", "tool_calls": tools.PARALLEL[:1]}, tools.PARALLEL_RESULTS[0]
+    ),
+    "two results": _said(
+        {"role": "assistant", "content": None, "tool_calls": tools.PARALLEL}, *tools.PARALLEL_RESULTS
+    ),
+    "a name of 64 characters": {"tools": [tools.long_named]},
+    "a negative seed": {"seed": -1},
     "a name of an answer": _said({"role": "assistant", "name": "Bo", "content": "Spring."}),
     "an image": {
         "messages": [

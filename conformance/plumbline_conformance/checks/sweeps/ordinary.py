@@ -20,6 +20,9 @@ CHAT = {
     "system parts": "CHAT-13",
     "developer parts": "CHAT-13",
     "names": "CHAT-13",
+    "a call beside an empty text": "CHAT-13",
+    "two results": "TOOL-10",
+    "a name of 64 characters": "TOOL-02",
     "response_format text": "HTTP-10",
 }
 RESPONSES = {

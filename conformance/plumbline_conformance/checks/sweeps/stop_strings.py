@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import choice
+from plumbline_conformance.checks.answers import WITHHELD, choice
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.messages.fold import blocks_of, message_of
 from plumbline_conformance.checks.messages.texts import message
@@ -92,7 +92,7 @@ def _steps(
 
 
 def _cut(
-    field: str, read: Callable[[Exchange], str], ended: Callable[[Exchange], bool]
+    field: str, read: Callable[[Exchange], str], reason: Callable[[Exchange], Any], wanted: str
 ) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Compare with the whole answer; a server that answers otherwise each time shows nothing."""
@@ -104,8 +104,10 @@ def _cut(
             stops = exchange.request_json[field]
             try:
                 found = read(accepted(exchange))
-            except (Inconclusive, Rejected) as reason:
-                refused.append(reason)  # Anthropic takes no stop string of white space alone.
+            except (Inconclusive, Rejected) as failure:
+                refused.append(failure)  # Anthropic takes no stop string of white space alone.
+                continue
+            if reason(exchange) in WITHHELD:
                 continue
             where = {"pointer": "content", "exchange": exchange.name}
             inside = [stop for stop in stops if stop in found]
@@ -113,20 +115,36 @@ def _cut(
                 yield Problem(
                     expected=f"a text without {as_json(inside[0])}", actual=as_json(found)[:200], **where
                 )
+            elif _lost(plain, found, stops):
+                shown = f"{as_json(found)[:200]}, without its beginning"
+                yield Problem(expected=as_json(plain)[:200], actual=shown, **where)
             elif not plain.startswith(found) or (not found and all(map(str.isspace, stops))):
                 continue  # Another answer than the plain one, or white space at its start that is trimmed.
             elif not any(stop in plain for stop in stops):
                 continue  # The request was made from another spelling of the plain answer.
             elif found not in stopped(plain, stops) and not _trimmed(found, stopped(plain, stops)):
-                wanted = " or ".join(sorted(map(as_json, stopped(plain, stops))))
-                yield Problem(expected=wanted[:200], actual=as_json(found)[:200], **where)
-            elif not ended(exchange):
-                wanted = "the reason that a stop string gives"
-                yield Problem(expected=wanted, actual="another one", pointer="reason", exchange=exchange.name)
+                expected = " or ".join(sorted(map(as_json, stopped(plain, stops))))
+                yield Problem(expected=expected[:200], actual=as_json(found)[:200], **where)
+            elif (shown := reason(exchange)) != wanted:
+                yield Problem(
+                    expected=as_json(wanted), actual=as_json(shown), pointer="reason", exchange=exchange.name
+                )
         if len(refused) == len(seen.exchanges) - 1:
             raise refused[0]
 
     return judge
+
+
+def _lost(plain: str, found: str, stops: list[str]) -> bool:
+    """Return whether an answer is the plain one up to a stop string, but for its first characters.
+
+    A server that searches stop strings holds pieces back, and may drop the first ones (SwiftLM#133).
+    """
+    if len(found.strip()) < SHORTEST or not any(stop in plain for stop in stops):
+        return False
+    return any(
+        text.endswith(found) and len(text) > len(found) for text in map(str.strip, stopped(plain, stops))
+    )
 
 
 def _trimmed(found: str, wanted: set[str]) -> bool:
@@ -166,16 +184,17 @@ def _message(target: Target) -> Fields:
     return message(target, messages=user(QUESTION), max_tokens=LENGTH, temperature=0)
 
 
-def _ended_chat(exchange: Exchange) -> bool:
-    return bool(choice(exchange).finish_reason == "stop")
+def _chat_reason(exchange: Exchange) -> Any:
+    found = choice(exchange)
+    return "refusal" if found.refusal else found.finish_reason
 
 
-def _ended_completion(exchange: Exchange) -> bool:
-    return bool(fold("completions", exchange).choices[0].finish_reason == "stop")
+def _completion_reason(exchange: Exchange) -> Any:
+    return fold("completions", exchange).choices[0].finish_reason
 
 
-def _ended_message(exchange: Exchange) -> bool:
-    return bool(message_of(exchange).get("stop_reason") == "stop_sequence")
+def _message_reason(exchange: Exchange) -> Any:
+    return message_of(exchange).get("stop_reason")
 
 
 TITLE = "An answer, and the same with stop strings of every kind from it"
@@ -187,6 +206,8 @@ scenario("messages/stops", TITLE, needs=("messages",))(
     _steps("/messages", "stop_sequences", _message, _message_text)
 )
 CUT = "End before every kind of stop string, and say that it was one"
-check("chat/stops/cut", CUT, "CHAT-10")(_cut("stop", _chat_text, _ended_chat))
-check("completions/stops/cut", CUT, "CHAT-10")(_cut("stop", _completion_text, _ended_completion))
-check("messages/stops/cut", CUT, "MSG-09")(_cut("stop_sequences", _message_text, _ended_message))
+check("chat/stops/cut", CUT, "CHAT-10")(_cut("stop", _chat_text, _chat_reason, "stop"))
+check("completions/stops/cut", CUT, "CHAT-10")(_cut("stop", _completion_text, _completion_reason, "stop"))
+check("messages/stops/cut", CUT, "MSG-09")(
+    _cut("stop_sequences", _message_text, _message_reason, "stop_sequence")
+)

@@ -10,6 +10,7 @@ from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.scenario import Problem, Rejected, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -101,6 +102,15 @@ def forgotten(seen: Transcript) -> Iterator[Problem]:
     before, after = (usage_count(at(seen, name), "input_tokens") for name in ("long", "shorter"))
     if after >= before:
         yield Problem(expected=f"less than {before}", actual=str(after), pointer="usage.input_tokens")
+
+
+@check("responses/conversation-changes/added", "Return the items that were added", "ST-09", request="added")
+def added(seen: Transcript) -> Iterator[Problem]:
+    page = accepted(at(seen, "added"))
+    found = page.json.get("data") if isinstance(page.json, dict) else None
+    wanted = len(page.request_json["items"])
+    if not isinstance(found, list) or len(found) != wanted:
+        yield Problem(expected=f"a list of {wanted}", actual=as_json(found)[:200], pointer="data")
 
 
 @check(
