@@ -106,6 +106,52 @@ def test_what_excludes_documents_excludes_these_and_no_others(keywords: dict[str
     assert not wrong
 
 
+TAGS = {"a": ["a"], "b": ["b"], "c": ["c", "d"], "1": [1], "true": [True]}
+"""Values of the member that tells branches apart, by the name of a branch."""
+
+
+def tag(values: list[Any], spelled: str) -> dict[str, Any]:
+    """A schema of these values, as pydantic 1 and 2, zod and .NET write one."""
+    if spelled == "both" and len(values) == 1:
+        return {"const": values[0], "enum": values, "title": "Kind"}
+    return {"const": values[0]} if spelled == "const" and len(values) == 1 else {"enum": values}
+
+
+@laws
+@given(
+    st.lists(st.sampled_from([*TAGS]), min_size=2, max_size=4, unique=True),
+    st.sampled_from(["const", "enum", "both"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_union_that_a_required_member_tells_apart_is_enforced(
+    names: list[str], spelled: str, referred: bool, named: bool, typed: bool
+) -> None:
+    """However generators write it: with a discriminator or without, its branches as references or in place."""
+    branches = {
+        name: {
+            **({"type": "object"} if typed else {}),
+            "properties": {"kind": tag(TAGS[name], spelled), f"of_{name}": {"type": "integer"}},
+            "required": ["kind", f"of_{name}"],
+        }
+        for name in names
+    }
+    union: dict[str, Any] = {
+        "oneOf": [{"$ref": f"#/$defs/{name}"} if referred else branches[name] for name in names]
+    }
+    if named:
+        union["discriminator"] = {"propertyName": "kind"}
+    if not typed:
+        union["type"] = "object"
+    schema = {"$defs": branches, "type": "object", "properties": {"one": union}, "required": ["one"]}
+    grammar, validator = grammar_of(schema), jsonschema_rs.validator_for(schema)
+    assert grammar is not None
+    for value, name in [(value, name) for values in TAGS.values() for value in values for name in TAGS]:
+        for document in ({"kind": value, f"of_{name}": 1}, {"kind": value}, value):
+            assert accepts(grammar, as_json_text({"one": document})) == validator.is_valid({"one": document})
+
+
 VALUES: list[Any] = [
     None,
     True,

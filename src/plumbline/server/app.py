@@ -15,6 +15,8 @@ from litestar.exceptions import HTTPException
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.response import Response
+from litestar.routes import HTTPRoute
+from litestar.types import ControllerRouterHandler
 
 from plumbline.answer.structured_output.arguments import ArgumentsChecker
 from plumbline.answer.text.templates.workers import TemplateWorkers
@@ -96,6 +98,13 @@ class _Litestar(Litestar):
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
         return [*plugins, MsgspecDIPlugin()]
+
+    def register(self, value: ControllerRouterHandler) -> None:
+        """Add a handler. Litestar's answer to OPTIONS names the methods that the path had when it was made."""
+        for route in self.routes:
+            if isinstance(route, HTTPRoute) and route.path in getattr(value, "paths", ()):
+                route.route_handlers = [h for h in route.route_handlers if h.http_methods != {"OPTIONS"}]
+        super().register(value)
 
 
 class Application:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from plumbline.contract._generated.operations import OPERATIONS
 from support.bodies import BODIES
 from support.judges import valid
 from support.models import scripted, served
@@ -106,6 +107,19 @@ async def test_a_wrong_method_is_a_405_that_names_the_right_one(method: str, pat
         assert answer.status == 405
         assert allowed in (answer.header("allow") or "")
         assert answer.error["type"] == "invalid_request_error"
+
+
+async def test_options_names_the_methods_that_a_wrong_method_is_told() -> None:
+    """Several operations of a path have a handler each, and a client may ask for any of them."""
+    async with serving(served(scripted())) as server:
+        for path in {operation.path for operation in OPERATIONS}:
+            concrete = re.sub(r"{[^}]*}", "x", path)
+            asked = await server.request("OPTIONS", concrete)
+            refused = await server.request("TRACE", concrete)
+            assert (asked.status, refused.status) == (204, 405), path
+            methods = {name.strip() for name in (asked.header("allow") or "").split(",")}
+            assert methods == {name.strip() for name in (refused.header("allow") or "").split(",")}, path
+            assert methods >= {one.method for one in OPERATIONS if one.path == path}
 
 
 @pytest.mark.parametrize(

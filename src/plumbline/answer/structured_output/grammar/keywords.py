@@ -35,7 +35,7 @@ from plumbline.answer.structured_output.grammar.errors import TOO_COMPLEX, Const
 from plumbline.answer.structured_output.grammar.finite_regex import listed_texts
 from plumbline.answer.structured_output.grammar.negation import (
     alternatives,
-    are_apart,
+    are_objects_apart,
     different_items,
     have_types_of_their_own,
     join_conditions,
@@ -217,9 +217,12 @@ class Keywords:
     def _one_of(self, schema: dict[str, Any], where: str) -> None:
         """Write `oneOf` as `anyOf`, of branches that exclude each other; the engine knows some that do."""
         branches: list[Any] = schema["oneOf"]
-        if not have_types_of_their_own(branches, self._referred):
+        if not (
+            have_types_of_their_own(branches, self._referred)
+            or are_objects_apart(branches, schema, self._referred)
+        ):
             others = self._unless_refused(alternatives(branches, schema, self._referred))
-            if others is None or are_apart(branches, self._referred):
+            if others is None:
                 return
             self._copy(branches, len(branches))
             branches = others or [False]

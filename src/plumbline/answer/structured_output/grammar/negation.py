@@ -24,7 +24,7 @@ from plumbline.answer.structured_output.grammar.numbers.literals import canonica
 
 __all__ = [
     "alternatives",
-    "are_apart",
+    "are_objects_apart",
     "different_items",
     "have_types_of_their_own",
     "join_conditions",
@@ -149,11 +149,13 @@ def alternatives(branches: list[Any], known: Known, referred: Referred) -> list[
     return found
 
 
-def are_apart(branches: list[Any], referred: Referred) -> bool:
-    """Return whether objects are told apart by a member that all require, with values of which no two share one."""
+def are_objects_apart(branches: list[Any], known: Known, referred: Referred) -> bool:
+    """Return whether all branches are objects, with a member that all require, whose values no two of them share."""
     targets = [referred(branch) for branch in branches]
     if not all(isinstance(target, Mapping) for target in targets):
         return False
+    if types_of(known) != {"object"} and any(types_of(target) != {"object"} for target in targets):
+        return False  # A value of another type would satisfy several.
     shared = set.intersection(*(set(target.get("required", ())) for target in targets))
     for name in shared:
         own = [target.get("properties", {}).get(name) for target in targets]
