@@ -110,6 +110,23 @@ SAMPLES: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("vllm_echo", CHAT, {**CONTINUING, "logprobs": True}, {**CONTINUING, "n_probs": 1, "top_logprobs": 0}),
     ("vllm_echo", CHAT, chat(echo=True, logprobs=True, response_prefix="so", top_logprobs=3),
      chat(echo=True, response_prefix="so", n_probs=1, top_logprobs=3)),
+    *(("vllm_null_members", root, {**body, **nulls}, {**body, **rest}) for root, body, nulls, rest in (
+        (CHAT, chat(), {"messages": [{**USER, "name": None}]}, {"messages": [USER]}),
+        (CHAT, chat(), {"tools": [{"type": "function", "function": {
+            "name": "f", "description": None, "parameters": None}}]},
+         {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        (CHAT, chat(), {"tools": [{"type": "function", "function": {"name": "f", "description": None, "parameters": {
+            "properties": {"a": {"default": None}}}}}]},
+         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {
+             "properties": {"a": {"default": None}}}}}]}),
+        (CHAT, chat(), {"response_format": {"type": "json_schema", "json_schema": {
+            "name": "a", "description": None, "schema": {"const": None}}}},
+         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": None}}}}),
+        (CHAT, chat(stream=True), {"stream_options": {"include_usage": None}}, {"stream_options": {}}),
+        (COMPLETION, {"model": "m", "prompt": "a", "stream": True}, {"stream_options": {"include_usage": None}},
+         {"stream_options": {}}),
+        (RESPONSE, {"input": "hi"}, {"text": {"format": None, "verbosity": "low"}}, {"text": {"verbosity": "low"}}),
+    )),
     ("vllm_audio_url", CHAT, heard({"type": "audio_url", "audio_url": {"url": "data:audio/mpeg;base64,AAAA"}}),
      heard({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}})),
     ("transformers_generation_config", CHAT,
@@ -407,3 +424,11 @@ def test_a_body_that_is_no_object_is_refused_as_ever(root: Any, body: bytes) -> 
     with pytest.raises(ApiError) as refused:
         decode_leniently(root, body)
     assert refused.value.message == error.message
+
+
+def test_an_image_without_a_detail_may_say_so() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:,", "detail": None}}
+    body = json.dumps(chat({"role": "user", "content": [part]})).encode()
+    with pytest.raises(ApiError):
+        decode(CHAT, body)
+    assert decode_leniently(CHAT, body)[1].forms == ("vllm_null_members",)

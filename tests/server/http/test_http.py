@@ -9,11 +9,12 @@ import time
 from typing import Any
 
 import pytest
-from plumbline.contract._generated.operations import OPERATIONS
 from support.bodies import BODIES
 from support.judges import valid
 from support.models import scripted, served
 from support.servers.asgi import Answer, Server, serving
+
+from plumbline.contract._generated.operations import OPERATIONS
 
 GETS = [
     "/v1/models",

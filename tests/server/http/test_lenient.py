@@ -56,6 +56,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tabbyapi_empty_stops": (COMPLETIONS, {"stop": ["", "zzz"]}),
     "vllm_many_stops": (CHAT, chat(stop=["z1", "z2", "z3", "z4", "lo"])),
     "vllm_echo": (CHAT, chat(response_prefix="so ", echo=True, logprobs=True, top_logprobs=0)),
+    "vllm_null_members": (CHAT, chat({"role": "user", "content": "hi", "name": None})),
     "transformers_generation_config": (CHAT, {"generation_config": '{"max_new_tokens": 3}'}),
 }
 """Requests that the model of these tests answers."""

@@ -114,6 +114,33 @@ def vllm_audio_url(body: Json) -> Json:
     return _with_items(body, "messages", _with_audio)
 
 
+def vllm_null_members(body: Json) -> Json:
+    """Drop members that are null where the contract has members that may be missing, but not null."""
+    body = _with_items(body, "messages", _named_message)
+    body = _with_items(body, "tools", lambda tool: _nullless(tool, "function", ("description", "parameters")))
+    body = _nullless(body, "stream_options", ("include_usage", "include_obfuscation"))
+    described = _nullless(body.get("response_format"), "json_schema", ("description", "schema"))
+    if described is not body.get("response_format"):
+        body = {**body, "response_format": described}
+    return _nullless(body, "text", ("format",))
+
+
+def _named_message(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    if "name" in message and message["name"] is None:
+        message = _without(message, "name")
+    return _with_items(message, "content", lambda part: _nullless(part, "image_url", ("detail",)))
+
+
+def _nullless(value: Any, name: str, members: tuple[str, ...]) -> Any:
+    """Drop these members of a member where they are null; returns the same object if none is."""
+    inner = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(inner, dict) or not any(key in inner and inner[key] is None for key in members):
+        return value
+    return {**value, name: {k: v for k, v in inner.items() if k not in members or v is not None}}
+
+
 def _has_type(value: Any, types: Any) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     return isinstance(kind, str) and kind in types
@@ -217,7 +244,7 @@ def _input_audio(part: Any) -> Any:
     }
 
 
-_CONVERSATION = (sglang_null_content, sglang_object_arguments, vllm_audio_url)
+_CONVERSATION = (sglang_null_content, sglang_object_arguments, vllm_audio_url, vllm_null_members)
 _EARLIER_ITEMS = (gateway_bare_reasoning, sglang_object_arguments)
 _ITEMS = (gateway_flat_input, *_EARLIER_ITEMS)
 
@@ -230,12 +257,14 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
         vllm_echo,
     ),
     "CreateCompletionRequest": (
+        vllm_null_members,
         generation_config("max_tokens"),
         sglang_structural_tag,
         tabbyapi_empty_stops,
     ),
     "CreateResponse": (
         *_ITEMS,
+        vllm_null_members,
         transformers_nested_tools,
         generation_config("max_output_tokens", has_choices=False),
         tabbyapi_empty_stops,
