@@ -120,6 +120,33 @@ def test_tags_of_deepseek_are_read_whatever_their_wrapper_and_bars(
         assert message.content.strip() == ("So:" if before.startswith("So") else "")
 
 
+BARS = ["｜DSML｜", "｜DSML｜ ", "|DSML|", "‖DSML‖", "｜｜DSML｜｜", "｜｜DSML｜｜ "]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["deepseek_v32", "deepseek_v4", "deepseek_v41"]),
+    st.tuples(*[st.sampled_from(BARS)] * 4),
+    st.sampled_from(["ls 2>/dev/null", "a</parameter>b", "a\n"]),
+)
+def test_end_tags_of_deepseek_may_have_other_bars_than_the_tags_that_they_end(
+    tool: str, bars: tuple[str, ...], text: str
+) -> None:
+    """Such an end was part of the value, so a command ran with markup behind it."""
+    begun, value, call, section = bars
+    output = (
+        f'<{begun}tool_calls>\n<{begun}invoke name="get">\n'
+        f'<{begun}parameter name="city" string="true">{text}</{value}parameter>\n'
+        f'<{begun}parameter name="days" string="false">3</{value}parameter>\n'
+        f"</{call}invoke>\n</{section}tool_calls>"
+    )
+    message = read(TOOL_DIALECTS[tool], output)
+    assert message.content == ""
+    assert [(c.name, json.loads(c.arguments), c.complete) for c in message.calls] == [
+        ("get", {"city": text, "days": 3}, True)
+    ]
+
+
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("tool", ["deepseek_v32", "deepseek_v4", "deepseek_v41"])
 def test_plain_tags_with_nothing_in_them_are_text(tool: str, wrapper: str) -> None:

@@ -1,11 +1,13 @@
 """Words and ends around calls that mean nothing, in every dialect.
 
 Laws:
-    1. Words between the marker of calls and a call are text; the marker belongs to the call.
+    1. Words between the marker of calls and a call are text; the marker belongs to the call. Between two control tokens
+       they may be of any form.
     2. Ends of calls that end none are nothing, after prose and before a call or the end of the answer.
     3. What an answer shows, quotes or explains of its markers is text, to the letter.
     4. A call begins with the name of its tool where the model leaves out the marker, at the beginning of a line only.
-    5. None of this depends on how the output is cut.
+    5. Where nothing follows it to the end of the answer, the beginning or end of a call behind a call is nothing.
+    6. None of this depends on how the output is cut.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
 from plumbline.answer.dialects.spec.dialect import Section, ToolDialect
-from plumbline.answer.dialects.spec.markers import Markers, is_tag
+from plumbline.answer.dialects.spec.markers import Markers, is_control, is_tag
 
 PARIS = WrittenCall("get", '{"city": "Paris", "days": 3}')
 PING = WrittenCall("ping", "{}")
@@ -35,6 +37,7 @@ def _begins_with_tag(tool: ToolDialect) -> bool:
 
 
 MARKED = [tool for tool in DIALECTS if _begins_with_tag(tool)]
+NUMBERED = [tool for tool in MARKED if is_control(tool.sections[0].open[0]) and tool.sections[0].item_open]
 CLOSED = [tool for tool in DIALECTS if Markers(tool, None).plain_closers]
 NAMED = [tool for tool in DIALECTS if Markers(tool, None).named]
 
@@ -53,6 +56,44 @@ def test_words_between_a_marker_and_its_call_are_text(words: str, before: str, d
         assert [(c.name, json.loads(c.arguments), c.complete) for c in message.calls] == [
             ("get", json.loads(PARIS.arguments), True)
         ]
+
+
+@given(
+    words=_words,
+    before=st.sampled_from(["", "So. ", "So:\n\n"]),
+    gaps=st.tuples(*[st.sampled_from(["", " ", "\n"])] * 2),
+    data=st.data(),
+)
+def test_words_between_two_control_tokens_are_text(
+    words: str, before: str, gaps: tuple[str, str], data: st.DataObject
+) -> None:
+    tool = data.draw(st.sampled_from(NUMBERED))
+    section, opened = tool.sections[0], tool.sections[0].open[0]
+    text = render_calls([PARIS, PING], section)
+    output = before + text.replace(opened, f"{opened}{gaps[0]}{words}{gaps[1]}", 1)
+    with about(f"{tool.name}: {output!r}"):
+        message = read(tool, output)
+        assert message.content.split() == f"{before} {words}".split()
+        assert [(c.name, c.complete) for c in message.calls] == [("get", True), ("ping", True)]
+
+
+BEGUN = [tool for tool in DIALECTS if Markers(tool, None).begins]
+
+
+@given(gap=st.sampled_from(["", "\n", "\n\n"]), after=st.sampled_from(["", "\n"]), data=st.data())
+def test_what_begins_or_ends_a_call_is_nothing_at_the_end_of_an_answer_with_calls(
+    gap: str, after: str, data: st.DataObject
+) -> None:
+    tool = data.draw(st.sampled_from(BEGUN))
+    markers, whole = Markers(tool, None), render_calls([PARIS], tool.sections[0])
+    marker = data.draw(st.sampled_from([*markers.begins, *(["</_call>"] if markers.in_tags else [])]))
+    sizes = st.integers(1, len(marker)) if is_control(marker) else st.just(len(marker))
+    begun = marker[: data.draw(sizes)]
+    with about(f"{tool.name}: {begun!r}"):
+        message = read(tool, f"{whole}{gap}{begun}{after}")
+        assert message.content.strip() == ("" if begun == marker or is_control(begun) else begun)
+        assert [(c.name, c.complete) for c in message.calls] == [("get", True)]
+        assert read(tool, f"{whole}\n\nUse {marker} for it.").content == f"Use {marker} for it."
 
 
 @pytest.mark.parametrize("tool", MARKED, ids=[tool.name for tool in MARKED])

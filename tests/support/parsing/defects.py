@@ -43,6 +43,7 @@ TOOLS: dict[str, Any] = {
             "opts": {"type": "object"},
         },
     },
+    "shout": {"type": "object", "properties": {"text": TEXT}},
 }
 PARIS = WrittenCall("get", '{"city": "Paris", "days": 3}')
 ROME = WrittenCall("get", '{"city": "Rome"}')

@@ -36,21 +36,20 @@ def _dsml(wrapper: str, space: str = "") -> tuple[Section, ...]:
 
     Some leave the bars out.
     """
-    prefixes = ("｜DSML｜", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
     spaces = (space, "" if space else " ")
-    variants = tuple(name for name in _WRAPPERS if name != wrapper)
-    plain = (msgspec.structs.replace(s, loose=True, at_line=True) for s in _tagged(wrapper, "", variants, ""))
-    return (
-        *(s for gap in spaces for prefix in prefixes for s in _tagged(wrapper, gap, variants, prefix)),
-        *plain,
+    prefixes = tuple(
+        f"{bars}{gap}" for gap in spaces for bars in ("｜DSML｜", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
     )
+    variants = tuple(name for name in _WRAPPERS if name != wrapper)
+    plain = (msgspec.structs.replace(s, loose=True, at_line=True) for s in _tagged(wrapper, "", variants))
+    return (*(s for prefix in prefixes for s in _tagged(wrapper, prefix, variants, prefixes)), *plain)
 
 
 def _tagged(
-    wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
+    wrapper: str, name: str, variants: tuple[str, ...] = (), others: tuple[str, ...] = ()
 ) -> tuple[Section, ...]:
-    """Return tags with a prefix before every name, and in V4.1 a space after it."""
-    name = f"{prefix}{space}"
+    """Return tags with a prefix before every name, which is another one in the end tags of some models."""
+    ends = tuple(other for other in others if other != name)
     call_format = TaggedCall(
         open=f'<{name}invoke name="',
         opened='">',
@@ -59,13 +58,15 @@ def _tagged(
         key_end='">',
         end=f"</{name}parameter>",
         close=f"</{name}invoke>",
+        other_ends=tuple(f"</{other}parameter>" for other in ends),
+        other_closes=tuple(f"</{other}invoke>" for other in ends),
         newline="\n",
         typed="string",
     )
     section = Section(
         call_format=call_format,
         open=(f"<{name}{wrapper}>", *(f"<{name}{variant}>" for variant in variants)),
-        close=(f"</{name}{wrapper}>", *(f"</{name}{variant}>" for variant in variants)),
+        close=tuple(f"</{one}{variant}>" for one in (name, *ends) for variant in (wrapper, *variants)),
         after_open="\n",
         before_close="\n",
         between="\n",
@@ -88,7 +89,7 @@ TOOLS = (
     ToolDialect(
         name="deepseek_v31",
         aliases=("deepseekv31",),
-        sections=(_V31,),
+        sections=(_V31, _V31.without_beginning()),
         detect=(r"<｜tool▁calls▁begin｜>",),
     ),
     ToolDialect(
@@ -117,7 +118,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="gigachat35",
-        sections=_tagged("tool_calls", prefix="｜GCML｜"),
+        sections=_tagged("tool_calls", "｜GCML｜"),
         content_gap="\n",
         detect=(r"<｜GCML｜tool_calls>",),
     ),

@@ -29,11 +29,6 @@ _SECTION = Section(
 )
 
 
-def _unmarked(section: Section) -> Section:
-    """Return the section of a call whose beginning the model has left out: `get<arg_key>city</arg_key>…`."""
-    return msgspec.structs.replace(section, open=(), item_open="", single=True, at_line=True, loose=True)
-
-
 _IN_LINE = msgspec.structs.replace(_SECTION, call_format=_ONE_LINE, between="")
 _IQUEST = Section(
     call_format=msgspec.structs.replace(_ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")),
@@ -101,7 +96,7 @@ TOOLS = (
     ToolDialect(
         name="glm45",
         aliases=("glm", "ling3", "poolside_v1"),
-        sections=(_SECTION, _unmarked(_SECTION)),
+        sections=(_SECTION, _SECTION.without_beginning()),
         content_gap="\n",
         detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
     ),
@@ -109,29 +104,29 @@ TOOLS = (
         name="glm47",
         aliases=("spark25",),
         # The same on one line. Both are read by either.
-        sections=(_IN_LINE, _unmarked(_IN_LINE)),
+        sections=(_IN_LINE, _IN_LINE.without_beginning()),
         detect=(r"<arg_key>",),
     ),
     ToolDialect(
         name="iquest_q1",
-        sections=(_IQUEST, _unmarked(_IQUEST)),
+        sections=(_IQUEST, _IQUEST.without_beginning()),
         detect=(r"<iquest_tool_call>",),
     ),
     ToolDialect(
         name="hy_v4",
-        sections=(_HY4, _unmarked(_HY4)),
+        sections=(_HY4, _HY4.without_beginning()),
         detect=(r"<tool_calls>", r"<arg_key>"),
     ),
     ToolDialect(
         name="k2_horizon",
         # A variable of its template chooses between tags, tags with types, and JSON.
-        sections=(*_HORIZONS, _unmarked(_HORIZONS[0])),
+        sections=(*_HORIZONS, _HORIZONS[0].without_beginning()),
         detect=(r"<ifm\|tool_calls>",),
     ),
     ToolDialect(
         name="hy_v3",
         aliases=("hunyuan",),
-        sections=(_hy(""), _hy(_SUFFIX), _unmarked(_hy("")), _unmarked(_hy(_SUFFIX))),
+        sections=(_hy(""), _hy(_SUFFIX), _hy("").without_beginning(), _hy(_SUFFIX).without_beginning()),
         content_gap="\n",
         detect=(r"<tool_calls>", r"<tool_sep>", r"<arg_key>"),
     ),

@@ -22,19 +22,19 @@ _K3 = TaggedCall(
     typed="type",
 )
 
+_K2 = Section(
+    call_format=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
+    # Models write the singular as well.
+    open=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+    close=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
+    item_open="<|tool_call_begin|>",
+    item_close="<|tool_call_end|>",
+)
+
 TOOLS = (
     ToolDialect(
         name="kimi_k2",
-        sections=(
-            Section(
-                call_format=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
-                # Models write the singular as well.
-                open=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
-                close=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
-                item_open="<|tool_call_begin|>",
-                item_close="<|tool_call_end|>",
-            ),
-        ),
+        sections=(_K2, _K2.without_beginning()),
         ids="kimi",
         detect=(r"<\|tool_calls_section_begin\|>",),
         tokens=("<|tool_calls_section_begin|>",),

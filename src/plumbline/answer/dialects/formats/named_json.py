@@ -10,6 +10,7 @@ from typing import Any
 from plumbline.answer.dialects.formats.grammar_parts import numbered
 from plumbline.answer.dialects.formats.json_calls import buffered_arguments
 from plumbline.answer.dialects.spec.call_format import CallFormat, CallSink, Grammar, WrittenCall
+from plumbline.answer.dialects.spec.markers import is_control
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import CLOSING
 from plumbline.answer.dialects.streams.json_stream import json_value
@@ -58,6 +59,12 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         return tuple(
             text for text in (self.separator, self.prefix, self.suffix, self.id_marker, self.after_id) if text
         )
+
+    @property
+    def after_name(self) -> tuple[str, ...]:
+        """What follows a name with nothing before it, if that is a control token, which no prose has."""
+        separator = self.separator.strip()
+        return (separator,) if is_control(separator) and not self.prefix else ()
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""

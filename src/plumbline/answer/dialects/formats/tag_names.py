@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumbline.answer.dialects.formats.tags import Tags, element
 from plumbline.answer.dialects.spec.call_format import CallSink, declared
+from plumbline.answer.dialects.streams.coercion import allowed_types
 from plumbline.answer.dialects.streams.cursor import Cursor, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_quotes import NO_MARKERS
+from plumbline.answer.dialects.streams.json_text import quoted
+from plumbline.base.exact_number import dumps, exact_number
 
 __all__ = ["CallParameters", "TagNames"]
 
@@ -23,22 +27,85 @@ _NAME_OF = re.compile(
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 _LONGEST = 64
 _IN_TAGS = frozenset("<>\n")
+_WRAPPERS = frozenset(("args", "arguments", "input", "parameters", "params"))
+"""Names that models write around the parameters of a tool, as APIs do."""
+_WRAPPED = re.compile(rf'\{{\s{{0,32}}"({"|".join(sorted(_WRAPPERS))})"\s{{0,8}}:')
+_MAY_BE_WRAPPED = re.compile(r'\{\s{0,32}(?:"[a-z]{0,10}(?:"\s{0,8})?)?\Z')
 
 
 class CallParameters:
-    """Record which parameters of a call have come.
+    """Write the parameters of a call, and record which have come.
 
     Args:
-        names: the parameters that may begin although the one before them has no end. Names of more than 64 characters,
-            and names with characters of tags, are left out.
+        known: the schemas of the parameters of the tool. One of these may begin although the parameter before it has no
+            end, unless its name has more than 64 characters, or characters of tags.
+        put: takes the JSON of the arguments.
     """
 
-    __slots__ = ("_short", "come", "names")
+    __slots__ = ("_come", "_put", "_put_before", "_short", "names")
 
-    def __init__(self, names: Collection[str]) -> None:
-        self.names = names
-        self.come: set[str] = set()
+    def __init__(self, known: Mapping[str, Any], put: Callable[[str], None]) -> None:
+        self.names = known
+        self._put = put
+        self._come: set[str] = set()
+        self._put_before = "{"
+        """What stands before the next parameter."""
         self._short: frozenset[str] | None = None
+
+    def writer(self, name: str) -> Callable[[str], None] | None:
+        """Return what takes the JSON of a value and writes the name before it; None if the parameter has come."""
+        if name in self._come:
+            return None
+        self._come.add(name)
+        begun = False
+
+        def write(text: str) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                text = f"{self._put_before}{quoted(name)}: {text}"
+                self._put_before = ", "
+            self._put(text)
+
+        return write
+
+    def end(self) -> None:
+        """End the arguments."""
+        self._put("{}" if self._put_before == "{" else "}")
+
+    def may_wrap(self, name: str) -> bool:
+        """Return whether this may be a name around the parameters of the tool, which has none of this name."""
+        return name in _WRAPPERS and bool(self.names) and name not in self.names
+
+    def write_wrapped(self, text: str, write: Callable[[str], None]) -> None:
+        """Write the parameters in the JSON `text` of a value that may wrap them; the value itself if it does not."""
+        members = self._members(text)
+        if members is None:
+            write(text)
+            return
+        for name, value in members.items():
+            if (member := self.writer(name)) is not None:
+                member(dumps(value))
+
+    def unwrapped(self, text: str) -> str:
+        """Return arguments without a name around them."""
+        value = json.loads(text, parse_float=exact_number)
+        name = next(iter(value), "")
+        inner = self._members(dumps(value[name])) if len(value) == 1 and self.may_wrap(name) else None
+        return text if inner is None else dumps(inner)
+
+    def _members(self, text: str) -> dict[str, Any] | None:
+        """Return the parameters in JSON: an object of them, or the text of the only one; None if it has others."""
+        try:
+            value = json.loads(text, parse_float=exact_number) if text else {}
+            if isinstance(value, str):
+                if not value.lstrip().startswith("{"):
+                    only = len(self.names) == 1 and allowed_types(*self.names.values(), {}) == {"string"}
+                    return dict.fromkeys(self.names, value) if only else None
+                value = json.loads(value, parse_float=exact_number)  # As it is: what breaks off must not run.
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) and value.keys() <= self.names.keys() else None
 
     def next_in(self, text: str, start: int, end: str) -> tuple[bool, str | None]:
         """Find the parameter at `start`: one that has not come yet, followed by `end`.
@@ -51,7 +118,7 @@ class CallParameters:
         rest = text[start : start + _LONGEST + len(end)]
         name, found, _ = rest.partition(end)
         if found:
-            return True, name if name in self._short and name not in self.come else None
+            return True, name if name in self._short and name not in self._come else None
         if len(rest) == _LONGEST + len(end):
             return True, None
         begun = next((size for size in range(len(end) - 1, 0, -1) if rest.endswith(end[:size])), 0)
@@ -86,6 +153,15 @@ class TagNames:
         """Set the parameters of the tool."""
         if self._tags.is_element:
             self._elements = finder(*(f"<{key}>" for key in known if _PLAIN_NAME.fullmatch(key)))
+
+    def wrapped(self, parameters: CallParameters) -> Steps[bool]:
+        """Return whether the JSON that begins here has a name around the parameters."""
+        cursor = self._cursor
+        while (match := _WRAPPED.match(cursor.text, cursor.pos)) is None:
+            if cursor.closed or _MAY_BE_WRAPPED.match(cursor.text, cursor.pos) is None:
+                return False
+            yield
+        return parameters.may_wrap(match[1])
 
     def tool(self) -> Steps[str]:
         """Read what stands before the parameters. Returns the name of the tool."""

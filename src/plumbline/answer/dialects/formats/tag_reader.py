@@ -13,13 +13,13 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
+from plumbline.answer.dialects.formats.json_calls import buffered_arguments
 from plumbline.answer.dialects.formats.tag_names import CallParameters, TagNames
 from plumbline.answer.dialects.formats.tags import CDATA, Tags, element
 from plumbline.answer.dialects.spec.call_format import CallSink
 from plumbline.answer.dialects.streams.coercion import allowed_types, coerce, listed_texts, part_schema
 from plumbline.answer.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.answer.dialects.streams.json_stream import json_value
-from plumbline.answer.dialects.streams.json_text import quoted
 from plumbline.answer.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
 
 __all__ = ["TagReader"]
@@ -58,7 +58,8 @@ class TagReader:
         self._call = call
         tag, close = tags, tags.close
         self._parts = finder(tag.key, tag.other_key, element(tag.key), tag.end, *tag.name_close)
-        self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
+        closes = ((close,) if close else ()) + tag.other_closes
+        self._after_call = finder(*call.ends.markers, *closes)
         self._after_value = finder(*self._parts.markers, *self._after_call.markers)
         # A text may be about the marker of a section, too, so a call must follow it.
         self._openers = frozenset(_wrappers(call.ends.markers))
@@ -72,9 +73,9 @@ class TagReader:
             *_named(call.schemas, tag.open),
         )
         cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
-        early = (close, *call.ends.markers)
+        early = (*closes, *call.ends.markers)
         lines = (f"\n{marker}" for marker in early if marker and tag.newline)
-        self._ends = finder(tag.end, cut_end, *early, *lines)
+        self._ends = finder(tag.end, cut_end, *tag.other_ends, *early, *lines)
         self._cut_end = cut_end
         self._next_tag = _tags_pattern(tag.end, tag.key, *_wrappers(call.ends.markers))
         """The end of the value, and what begins parameters or calls."""
@@ -82,7 +83,7 @@ class TagReader:
         ends = (tag.end, *tag.name_close)
         self._after_cut = finder(*(marker for marker in self._after_value.markers if marker not in ends))
         """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
-        self._parameters = CallParameters(())
+        self._parameters = CallParameters({}, call.arguments)
         self._names = TagNames(tags, cursor, call)
         self._listed: frozenset[str] = frozenset()
         """The strings that the schema of the parameter lists."""
@@ -106,13 +107,16 @@ class TagReader:
         root = call.schemas.get(name, {})
         properties = root.get("properties")
         known = properties if isinstance(properties, Mapping) else {}
-        self._parameters = CallParameters(known)
+        self._parameters = parameters = CallParameters(known, call.arguments)
         self._names.declare(known)
-        come = self._parameters.come
-        comma, following = "{", ""
+        following = ""
         yield from cursor.space()
         if (yield from cursor.peek()) == "{":  # JSON in the place of the parameters.
-            yield from json_value(cursor, call.arguments, markers=self._after_call)
+            if (yield from self._names.wrapped(parameters)):
+                text = yield from buffered_arguments(cursor, self._after_call)
+                call.arguments(parameters.unwrapped(text))
+            else:
+                yield from json_value(cursor, call.arguments, markers=self._after_call)
             yield from cursor.space()
             yield from self._end()
             return
@@ -131,19 +135,22 @@ class TagReader:
             if kind is not None:
                 types = self._tags.given(kind, types)
             is_json = (bool(types) or (bool(self._tags.typed) and kind is not None)) and "string" not in types
-            put = None if key in come else call.arguments  # The first one counts.
-            if put is not None:
-                come.add(key)
-                put(f"{comma}{quoted(key)}: ")
-                comma = ", "
-            following = yield from self._value(key, put, types, is_json)
+            put = parameters.writer(key)  # The first one counts.
+            if put is None or not parameters.may_wrap(key):
+                following = yield from self._value(key, put, types, is_json)
+            else:
+                held: list[str] = []
+                following = yield from self._value(key, held.append, types, is_json)
+                parameters.write_wrapped("".join(held), put)
         yield from self._end()
-        call.arguments("{}" if comma == "{" else "}")
+        parameters.end()
 
     def _skip_ends(self) -> Steps[None]:
         """Skip white space, and ends of values and names where none is open."""
         cursor = self._cursor
-        strays = finder(self._tags.end, *(() if self._names.first else self._tags.name_close))
+        strays = finder(
+            self._tags.end, *self._tags.other_ends, *(() if self._names.first else self._tags.name_close)
+        )
         yield from cursor.space()
         while (yield from cursor.take_one(strays)) is not None:
             yield from cursor.space()
@@ -156,7 +163,7 @@ class TagReader:
                 malformed. A call without the rest of that value, or without that parameter, must not run.
         """
         tags, cursor = self._tags, self._cursor
-        if tags.close and (yield from cursor.take(tags.close)):
+        if tags.close and (yield from cursor.take_one(finder(tags.close, *tags.other_closes))) is not None:
             return
         if (yield from cursor.take_ahead(element(tags.key))):
             cursor.fail(f"expected {tags.key!r}")
@@ -230,7 +237,7 @@ class TagReader:
                 return ""
         if marker == self._end_begin:
             ended = read = False
-        elif marker in (tags.end, self._cut_end, self._own_end):
+        elif marker in (tags.end, self._cut_end, self._own_end, *tags.other_ends):
             after = self._after_value if marker == tags.end else self._after_cut
             ended = yield from self._goes_on(len(marker), after)
             if ended and self._depth and marker == tags.end:
@@ -249,7 +256,7 @@ class TagReader:
 
     def _ends_early(self, marker: str) -> Steps[bool]:
         """Return whether the end of the call or the section ends the value too, or the beginning of another section."""
-        size, own = len(marker), marker.lstrip() == self._tags.close
+        size, own = len(marker), marker.lstrip() in (self._tags.close, *self._tags.other_closes)
         if marker.lstrip() in self._openers:
             goes_on = yield from self._goes_on(size, self._call_begins)
         else:
@@ -338,10 +345,12 @@ class TagReader:
                     out.write(marker)  # The end of another element: the value is a text with markup in it.
                     following = None
                 cursor.pos += size or len(marker)
-            elif marker in self._ends.markers and marker not in (tags.end, self._cut_end):
+            elif marker in self._ends.markers and marker not in (tags.end, self._cut_end, *tags.other_ends):
                 cursor.unread(marker)
-        if put is not None and not out.begun:
-            put(coerce(unwrapped(out.text) if tags.wrapped else out.text, types))
+        if put is not None and not out.begun and (out.text.strip() or not types or "null" in types):
+            put(
+                coerce(unwrapped(out.text) if tags.wrapped else out.text, types)
+            )  # Nothing is no number, say.
         return following
 
     @property

@@ -54,6 +54,9 @@ class Tags(CallFormat, frozen=True, kw_only=True):
     end: str
     """After the value."""
     close: str = ""
+    other_ends: tuple[str, ...] = ()
+    other_closes: tuple[str, ...] = ()
+    """What models write for `end` and for `close`. They are read, and never written."""
     newline: str = ""
     """Written after `opened` and after each `end`."""
     wrapped: bool = False
@@ -109,7 +112,7 @@ class Tags(CallFormat, frozen=True, kw_only=True):
     @property
     def ends(self) -> tuple[str, ...]:
         """What ends a call or a value, or the name of a value that has a tag of its own."""
-        return (self.end, self.close, *self.name_close)
+        return (self.end, self.close, *self.name_close, *self.other_ends, *self.other_closes)
 
     @property
     def name_close(self) -> tuple[str, ...]:

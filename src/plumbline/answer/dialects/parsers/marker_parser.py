@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.answer.dialects.parsers.noise import stray_ends, words_before_call
+from plumbline.answer.dialects.parsers.noise import last_noise, stray_ends, words_before_call
 from plumbline.answer.dialects.parsers.section_reader import SectionReader
 from plumbline.answer.dialects.spec.call_format import declared
 from plumbline.answer.dialects.spec.dialect import NewId
@@ -36,8 +36,10 @@ __all__ = ["MarkerParser"]
 
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
-_TOOL = re.compile(r"([-.\w]{1,256})\s{0,4}")
-_NO_WORDS = ("", *" \t{[<(`")
+_TOOL = re.compile(r"([-.\w]{1,256})(?::[0-9]{0,6})?\s{0,4}")
+"""The name of a tool, as an id with its number in families that write one."""
+_NO_CALL = ("", *"{[<(`")
+_NO_WORDS = (*_NO_CALL, " ", "\t")
 """What follows a marker of calls where no words stand before the call."""
 _MOST_LOOKS = 16
 """Looks ahead in vain for words and stray ends, of one answer."""
@@ -113,7 +115,7 @@ class MarkerParser(SectionReader):
             elif marker in markers.plain_ends.markers and self._owed is None:
                 boundary = yield from self._stray_run(marker)
             elif marker in markers.sections:
-                yield from self._pass_words(marker)
+                yield from self._pass_words(marker, self._content)
                 boundary = yield from self._section(markers.sections[marker], marker, self._content)
             elif marker in markers.silent:
                 boundary = yield from self._silent_text(marker)
@@ -124,26 +126,26 @@ class MarkerParser(SectionReader):
                 boundary = True
         self._content.flush()
 
-    def _pass_words(self, marker: str) -> Steps[None]:
-        """Pass on words between a marker that begins a line and its call."""
-        cursor, sections = self._cursor, self._markers.sections[marker]
-        if (
-            not self._finds_noise
-            or self._only_own
-            or sections[0].loose
-            or not (is_tag(marker) and self._content.at_line)
-        ):
+    def _pass_words(self, marker: str, prose: WhitespaceBuffer) -> Steps[None]:
+        """Pass on words between a marker and its call: one that begins a line, or a control token before another."""
+        cursor, section = self._cursor, self._markers.sections[marker][0]
+        inside = is_control(marker) and is_control(section.item_open) and marker != section.item_open
+        item = section.item_open if inside else ""
+        spoken = is_tag(marker) and prose.at_line and prose is self._content
+        if not self._finds_noise or self._only_own or section.loose or not (item or spoken):
             return
         self._begin_markup(marker)
         self._looks_ahead, size = True, 0
-        if (yield from cursor.peek()) not in _NO_WORDS:
-            size = yield from words_before_call(cursor, marker, self._tools, self._scout())
-            self._note_look(size > 0)
+        if (yield from cursor.peek()) not in (_NO_CALL if item else _NO_WORDS):
+            scout = self._scout()
+            size = yield from words_before_call(cursor, marker, item, self._tools, scout)
+            untouched = bool(item) and not (scout._cursor.text or scout._cursor.offset)
+            self._note_look(size > 0 or untouched)
         self._looks_ahead = False
         self._end_markup()
         if size:
             cursor.pos += size
-            self._content.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
+            prose.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
 
     def _stray_run(self, marker: str) -> Steps[bool]:
         """Drop ends of calls that end none, after prose; others are text. Returns whether it dropped them."""
@@ -262,6 +264,10 @@ class MarkerParser(SectionReader):
             cursor.pos += 1
         if not char:
             return False
+        if self.num_calls and (size := (yield from last_noise(cursor, markers.begins, tags=markers.in_tags))):
+            cursor.pos += size
+            self._content.drop()
+            return True
         marker = yield from cursor.take_one(markers.after_call if self.num_calls else markers.at_boundary)
         if marker in markers.sections:
             self._next_marker = marker
@@ -372,6 +378,7 @@ class MarkerParser(SectionReader):
                     cursor.pos = end
                     continue
                 earlier = self.num_calls
+                yield from self._pass_words(marker, thought)
                 yield from self._section(markers.sections[marker], marker, thought)
                 if self.num_calls > earlier:
                     self._thought_start = cursor.offset

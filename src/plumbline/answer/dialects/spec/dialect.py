@@ -95,6 +95,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         """Whether models write a section for each call."""
         return self.single or bool(self.recipient)
 
+    def without_beginning(self) -> Section:
+        """Return the section of a call whose beginning the model has left out: `get<arg_key>city</arg_key>…`."""
+        return msgspec.structs.replace(self, open=(), item_open="", single=True, at_line=True, loose=True)
+
 
 Generality = Literal[0, 1, 2]
 """Who writes so: one family; several (it is chosen where no family's own dialect matches); or so many that also a

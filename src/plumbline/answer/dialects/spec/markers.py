@@ -19,6 +19,8 @@ class Markers:
 
     Attributes:
         sections: for each marker of calls, the sections that begin with it.
+        begins: those of these markers that are whole by themselves.
+        in_tags: sections end with an end tag.
         bare: the sections without a marker.
         named: the sections whose calls begin with the name of a tool at the beginning of a line, by what follows it.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
@@ -64,6 +66,8 @@ class Markers:
         for section in sections:
             for marker in filter(None, (*section.open, section.item_open)):
                 self.sections[marker] = (*self.sections.get(marker, ()), section)
+        self.begins = tuple(filter(is_tag, self.sections))
+        self.in_tags = any(close.startswith("</") for section in sections for close in section.close)
         self.bare = tuple(s for s in sections if s.starts and not (s.open or s.item_open))
         starts = "".join(section.starts for section in self.bare)
         named = (

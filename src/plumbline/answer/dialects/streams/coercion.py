@@ -14,7 +14,7 @@ The types that the parameter's schema allows decide, wherever `$ref`, `allOf`, `
 Some clients send type names of Python; each counts as the type of JSON Schema (`float` as `number`). A type with any
 other name is unknown.
 
-An empty text is null where null is allowed and strings are not.
+An empty text is null where null is allowed and strings are not. Where neither is, it is no value (`tag_reader`).
 
 So "02134" stays a string everywhere, and `7` is a number where one is allowed or nothing is known.
 """
