@@ -106,7 +106,7 @@ def test_what_excludes_documents_excludes_these_and_no_others(keywords: dict[str
     assert not wrong
 
 
-TAGS = {"a": ["a"], "b": ["b"], "c": ["c", "d"], "1": [1], "true": [True]}
+TAGS: dict[str, list[Any]] = {"a": ["a"], "b": ["b"], "c": ["c", "d"], "1": [1], "true": [True]}
 """Values of the member that tells branches apart, by the name of a branch."""
 
 

@@ -99,7 +99,7 @@ class _Litestar(Litestar):
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
         return [*plugins, MsgspecDIPlugin()]
 
-    def register(self, value: ControllerRouterHandler) -> None:
+    def register(self, value: ControllerRouterHandler) -> None:  # type: ignore[override]
         """Add a handler. Litestar's answer to OPTIONS names the methods that the path had when it was made."""
         for route in self.routes:
             if isinstance(route, HTTPRoute) and route.path in getattr(value, "paths", ()):

@@ -113,14 +113,14 @@ def tags(tool: ToolDialect) -> Defects:
     for name in ("arguments", "args", "input", "parameters", "params"):
         wrapped = f'{{"{name}": {PARIS.arguments}}}'
         yield "JSON in a name for it", around(section, f"{begun}{wrapped}{tag.close}"), meant(PARIS)
-        for given in (wrapped, json.dumps({name: PARIS.arguments})):
-            inner = render_calls([WrittenCall("get", given)], section)
+        for text in (wrapped, json.dumps({name: PARIS.arguments})):
+            inner = render_calls([WrittenCall("get", text)], section)
             yield "a parameter around the others", inner, meant(PARIS)
         inner = render_calls([WrittenCall("shout", json.dumps({name: "ls -la"}))], section)
         yield "a parameter for the only one", inner, [("shout", {"text": "ls -la"})]
-        for given in ({name: {"city": "Paris", "other": 1}}, {name: '{"city": "Par'}):
-            inner = render_calls([WrittenCall("get", json.dumps(given))], section)
-            yield "a parameter that is around no others", inner, [("get", given)]
+        for value in ({"city": "Paris", "other": 1}, '{"city": "Par'):
+            inner = render_calls([WrittenCall("get", json.dumps({name: value}))], section)
+            yield "a parameter that is around no others", inner, [("get", {name: value})]
     if not tag.typed:
         for name in ("days", "tags", "opts"):
             inner = render_calls([WrittenCall("get", json.dumps({name: "", "city": ""}))], section)

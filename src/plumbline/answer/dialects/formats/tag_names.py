@@ -100,7 +100,8 @@ class CallParameters:
             value = json.loads(text, parse_float=exact_number) if text else {}
             if isinstance(value, str):
                 if not value.lstrip().startswith("{"):
-                    only = len(self.names) == 1 and allowed_types(*self.names.values(), {}) == {"string"}
+                    types = [allowed_types(schema, {}) for schema in self.names.values()]
+                    only = types == [{"string"}]
                     return dict.fromkeys(self.names, value) if only else None
                 value = json.loads(value, parse_float=exact_number)  # As it is: what breaks off must not run.
         except (ValueError, RecursionError):

@@ -115,7 +115,7 @@ class MarkerParser(SectionReader):
             elif marker in markers.plain_ends.markers and self._owed is None:
                 boundary = yield from self._stray_run(marker)
             elif marker in markers.sections:
-                yield from self._pass_words(marker, self._content)
+                yield from self._pass_words(marker)
                 boundary = yield from self._section(markers.sections[marker], marker, self._content)
             elif marker in markers.silent:
                 boundary = yield from self._silent_text(marker)
@@ -126,12 +126,12 @@ class MarkerParser(SectionReader):
                 boundary = True
         self._content.flush()
 
-    def _pass_words(self, marker: str, prose: WhitespaceBuffer) -> Steps[None]:
+    def _pass_words(self, marker: str) -> Steps[None]:
         """Pass on words between a marker and its call: one that begins a line, or a control token before another."""
         cursor, section = self._cursor, self._markers.sections[marker][0]
         inside = is_control(marker) and is_control(section.item_open) and marker != section.item_open
         item = section.item_open if inside else ""
-        spoken = is_tag(marker) and prose.at_line and prose is self._content
+        spoken = is_tag(marker) and self._content.at_line
         if not self._finds_noise or self._only_own or section.loose or not (item or spoken):
             return
         self._begin_markup(marker)
@@ -145,7 +145,7 @@ class MarkerParser(SectionReader):
         self._end_markup()
         if size:
             cursor.pos += size
-            prose.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
+            self._content.write(cursor.text[cursor.pos - size : cursor.pos], cursor.offset - size)
 
     def _stray_run(self, marker: str) -> Steps[bool]:
         """Drop ends of calls that end none, after prose; others are text. Returns whether it dropped them."""
@@ -378,7 +378,6 @@ class MarkerParser(SectionReader):
                     cursor.pos = end
                     continue
                 earlier = self.num_calls
-                yield from self._pass_words(marker, thought)
                 yield from self._section(markers.sections[marker], marker, thought)
                 if self.num_calls > earlier:
                     self._thought_start = cursor.offset

@@ -122,7 +122,8 @@ def vllm_null_members(body: Json) -> Json:
     described = _nullless(body.get("response_format"), "json_schema", ("description", "schema"))
     if described is not body.get("response_format"):
         body = {**body, "response_format": described}
-    return _nullless(body, "text", ("format",))
+    changed: Json = _nullless(body, "text", ("format",))
+    return changed
 
 
 def _named_message(message: Any) -> Any:
