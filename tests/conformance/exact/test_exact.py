@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,19 +176,27 @@ def routed(*others: tuple[str, Callable[[dict[str, Any]], Any]], name: str = "th
 
 def wrong_on(path: str, old: str, new: str) -> Callable[[], Any]:
     """Our server with other text on one API, the same whole and streamed."""
-    wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
-    return lambda: routed((path, lambda _: wrong))
+
+    def application() -> Any:
+        wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
+        return routed((path, lambda _: wrong))
+
+    return application
 
 
 def wrong_when(key: str, old: str, new: str) -> Callable[[], Any]:
     """Our server with other text in chats with this key."""
-    wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
-    return lambda: routed(("/chat/completions", lambda body: wrong if key in body else None))
+
+    def application() -> Any:
+        wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
+        return routed(("/chat/completions", lambda body: wrong if key in body else None))
+
+    return application
 
 
 def left(key: str, text: str) -> Callable[[], Any]:
     """Our server, which ignores stop sequences in chats and answers with this text."""
-    wrong = app(SPEAKERS["thinking, calls"], lambda _: text)
+    wrong = cache(lambda: app(SPEAKERS["thinking, calls"], lambda _: text))
 
     async def deaf(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
@@ -199,7 +208,7 @@ def left(key: str, text: str) -> Callable[[], Any]:
         async def again() -> Any:
             return first.pop() if first else await receive()
 
-        await wrong({**scope, "headers": kept}, again, send)
+        await wrong()({**scope, "headers": kept}, again, send)
 
     return lambda: routed(("/chat/completions", lambda body: deaf if key in body else None))
 

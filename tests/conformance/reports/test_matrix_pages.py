@@ -13,6 +13,7 @@ import json
 import posixpath
 import re
 import sys
+from functools import cache
 from html import unescape
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.matrix.areas import AREAS, area_of, scores_of
 from plumbline_conformance.reports.matrix.pages import LONGEST_PAGE, matrix_pages, summary_markdown
-from plumbline_conformance.reports.matrix.table import Column, anchor, matrix_of
+from plumbline_conformance.reports.matrix.table import Column, ServerMatrix, anchor, matrix_of
 from plumbline_conformance.reports.report import Report, report_of
 from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
@@ -51,6 +52,7 @@ def reported(*seen: Transcript) -> Report:
     return report_of(RUN, seen, findings, everything=True)
 
 
+@cache
 def columns() -> list[Column]:
     mutation = next(found[2] for found in MUTANTS if found[:2] == ("chat/text", "no refusal"))
     seen = transcripts()
@@ -64,10 +66,17 @@ def columns() -> list[Column]:
     ]
 
 
-COLUMNS = columns()
-MATRIX = matrix_of(COLUMNS)
 NOTES = {"bad": "notes/bad.md"}
-PAGES = matrix_pages(MATRIX, NOTES)
+
+
+@cache
+def matrix() -> ServerMatrix:
+    return matrix_of(columns())
+
+
+@cache
+def pages() -> dict[str, str]:
+    return matrix_pages(matrix(), NOTES)
 
 
 def test_every_rule_has_an_area() -> None:
@@ -75,57 +84,57 @@ def test_every_rule_has_an_area() -> None:
 
 
 def test_a_server_without_violations_has_the_full_share_everywhere() -> None:
-    assert {(good.short, good.check) for good, _ in scores_of(MATRIX).values()} == {("100", "")}
+    assert {(good.short, good.check) for good, _ in scores_of(matrix()).values()} == {("100", "")}
 
 
 def test_a_broken_rule_counts_in_its_own_area() -> None:
-    broken = {area: bad.broken for area, (_, bad) in scores_of(MATRIX).items() if bad.broken}
+    broken = {area: bad.broken for area, (_, bad) in scores_of(matrix()).items() if bad.broken}
 
     assert broken == {area_of("CHAT-03"): ["CHAT-03"]}
-    score = scores_of(MATRIX)["Chat"][1]
+    score = scores_of(matrix())["Chat"][1]
     assert score.passed < score.judged
-    assert score.short in PAGES["matrix.html"]
-    assert f"| {score.short} |" in summary_markdown(MATRIX, NOTES)
+    assert score.short in pages()["matrix.html"]
+    assert f"| {score.short} |" in summary_markdown(matrix(), NOTES)
 
 
 def test_every_cell_of_the_comparison_is_the_verdict() -> None:
-    rows = re.findall(r"<tr><th[^>]*><code>(.*?)</code></th>(.*)</tr>", PAGES["matrix-checks.html"])
+    rows = re.findall(r"<tr><th[^>]*><code>(.*?)</code></th>(.*)</tr>", pages()["matrix-checks.html"])
     shown = {unescape(check): re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", cells) for check, cells in rows}
 
     assert shown == {
-        check: [result.verdict if result else "" for result in results] for check, results in MATRIX.rows
+        check: [result.verdict if result else "" for result in results] for check, results in matrix().rows
     }
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_link_leads_to_a_place(path: str) -> None:
-    text = PAGES[path]
-    links = re.findall(r'href="([^"]+)"', text)
-    missing = []
-    for link in links:
-        target, _, place = link.partition("#")
-        there = posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path
-        if there in {"good.jsonl.gz", "b", "notes/bad.md"}:
-            continue
-        if there.startswith("../rules/"):
-            assert there.rpartition("/")[2] in rules()
-            continue
-        if there not in PAGES or (place and f'id="{place}"' not in PAGES[there]):
-            missing.append(link)
+def test_every_link_leads_to_a_place() -> None:
+    places = {path: set(re.findall(r'id="([^"]+)"', text)) for path, text in pages().items()}
+    for path, text in pages().items():
+        links = re.findall(r'href="([^"]+)"', text)
+        missing = []
+        for link in links:
+            target, _, place = link.partition("#")
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path
+            if there in {"good.jsonl.gz", "b", "notes/bad.md"}:
+                continue
+            if there.startswith("../rules/"):
+                assert there.rpartition("/")[2] in rules()
+                continue
+            if there not in places or (place and place not in places[there]):
+                missing.append(link)
 
-    assert links
-    assert missing == []
+        assert links, path
+        assert missing == [], path
 
 
 def test_violations_lead_to_the_page_of_their_server() -> None:
-    place = anchor(COLUMNS[1], "chat/text/shape")
+    place = anchor(columns()[1], "chat/text/shape")
 
-    assert f"servers/bad.html#{place}" in PAGES["matrix-checks.html"]
+    assert f"servers/bad.html#{place}" in pages()["matrix-checks.html"]
 
 
 def test_a_sentence_of_a_rule_appears_once_on_the_page_of_a_server() -> None:
     sentence = unescape(rules()["CHAT-03"]["sentence"])[:60]
-    page = unescape(PAGES["servers/bad.html"])
+    page = unescape(pages()["servers/bad.html"])
 
     assert page.count(f"CHAT-03</a></b> MUST: {sentence}") == 1
 
@@ -141,16 +150,16 @@ def test_pages_of_fourteen_servers_stay_below_the_limit() -> None:
 
 
 def test_the_summary_links_to_notes_and_recordings_alone() -> None:
-    links = re.findall(r"\]\(([^) ]+)\)", summary_markdown(MATRIX, NOTES))
+    links = re.findall(r"\]\(([^) ]+)\)", summary_markdown(matrix(), NOTES))
 
     assert set(links) == {"notes/bad.md", "good.jsonl.gz", "b"}
 
 
 def test_the_page_of_a_rule_names_the_servers_that_break_it() -> None:
-    pages = rule_pages(MATRIX)
+    pages = rule_pages(matrix())
 
     assert set(pages) == {"index.md", *(f"{name}.md" for name in rules())}
-    place = anchor(COLUMNS[1], "chat/text/shape")
+    place = anchor(columns()[1], "chat/text/shape")
     assert f'<a href="../../evidence/servers/bad.html#{place}">' in pages["CHAT-03.md"]
     assert "[CHAT-03](CHAT-03.md) MUST" in pages["index.md"]
     assert "(1 of 2 servers break it)" in pages["index.md"]
@@ -160,7 +169,7 @@ def test_the_page_of_a_rule_names_the_servers_that_break_it() -> None:
 
 
 def test_a_report_links_each_broken_rule_to_its_page() -> None:
-    report = COLUMNS[1].report
+    report = columns()[1].report
 
     assert report.rules["CHAT-03"].url == "rules/CHAT-03/"
     assert '<a href="rules/CHAT-03/"><b>CHAT-03</b>' in html(report)
@@ -171,7 +180,7 @@ def test_a_report_links_each_broken_rule_to_its_page() -> None:
 def test_history_keeps_the_last_run_of_a_day_and_names_what_changed() -> None:
     good, bad = (
         msgspec.structs.replace(past_of(column.report), server="x 1", date=date)
-        for column, date in zip(COLUMNS, ("2026-01-02", "2026-01-03"), strict=True)
+        for column, date in zip(columns(), ("2026-01-02", "2026-01-03"), strict=True)
     )
     runs = with_past(with_past(with_past([], good), bad), bad)
     rows = [line.split(" | ") for line in history_lines(runs)][2:]

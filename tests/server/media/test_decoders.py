@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from functools import cache
 
 import pytest
 from PIL import Image
@@ -21,14 +22,12 @@ from plumbline.server.media import load
 CHAT = "/v1/chat/completions"
 
 
+@cache
 def large() -> bytes:
     """A file of 40 KB with 30 million pixels, which takes some tenths of a second."""
     file = io.BytesIO()
     Image.new("RGBA", (6000, 5000), (1, 2, 3, 4)).save(file, "PNG")
     return file.getvalue()
-
-
-LARGE = large()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ async def test_a_file_that_exceeds_a_bound_is_refused_and_the_next_one_is_decode
 ) -> None:
     monkeypatch.setattr(load, name, value)
     async with serving(Eyes().model) as server:
-        refused = await server.post(CHAT, chat(LARGE))
+        refused = await server.post(CHAT, chat(large()))
         assert refused.status == 400
         assert message in refused.error["message"]
         assert refused.error["param"].endswith("image_url.url")
@@ -57,7 +56,7 @@ async def test_a_decoder_that_dies_is_an_error_of_the_file(monkeypatch: pytest.M
             return worker(pool, client)
 
         monkeypatch.setattr(WorkerPool, "worker", watched)
-        hanging = asyncio.create_task(server.post(CHAT, chat(LARGE)))
+        hanging = asyncio.create_task(server.post(CHAT, chat(large())))
         while not made or made[0]._template is None or not made[0]._template._workers:
             await asyncio.sleep(0.001)
         made[0]._template.kill(1)
@@ -71,7 +70,7 @@ async def test_clients_take_turns_at_the_decoders() -> None:
     eyes = Eyes()
     async with serving(eyes.model, api_keys=("a", "b")) as server:
         many = [
-            asyncio.create_task(server.post(CHAT, chat(LARGE), headers={"authorization": "Bearer a"}))
+            asyncio.create_task(server.post(CHAT, chat(large()), headers={"authorization": "Bearer a"}))
             for _ in range(5)
         ]
         await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,7 +17,6 @@ from support.parsing.response_templates import TEMPLATES
 
 __all__ = [
     "ALL_DIALECTS",
-    "REORDERED",
     "SEPARATING_DIALECTS",
     "TAG_PIECES",
     "TEXT_SCHEMAS",
@@ -24,6 +24,7 @@ __all__ = [
     "begins",
     "fenced",
     "reasons",
+    "reordered",
     "soup",
     "soup_numbers",
     "thinking_ends",
@@ -183,8 +184,10 @@ def _reordered(dialect: Dialect) -> Iterator[Dialect]:
         yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)  # type: ignore[type-var]
 
 
-REORDERED = [(dialect, other) for dialect in SEPARATING_DIALECTS for other in _reordered(dialect)]
-"""Dialects of several sections, and the same with another section first."""
+@cache
+def reordered() -> list[tuple[Dialect, Dialect]]:
+    """Return dialects of several sections, each with the same dialect that has another section first."""
+    return [(dialect, other) for dialect in SEPARATING_DIALECTS for other in _reordered(dialect)]
 
 
 def fenced(text: str) -> bool:
