@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import uvicorn
 
@@ -14,8 +15,9 @@ from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.served_model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
-from plumbline.server.start.listener import listener
+from plumbline.server.start import listener as start
 from support.servers.asgi import as_catalog
+from support.servers.shared_routes import create_app
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ def live(
     found: list[Live] = []
 
     async def main() -> None:
-        server = listener(as_catalog(make()), settings, build_store(settings), host="127.0.0.1", port=0)
+        with patch.object(start, "create_app", create_app):
+            server = start.listener(
+                as_catalog(make()), settings, build_store(settings), host="127.0.0.1", port=0
+            )
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.ensure_future(server._serve())
         while not server.started and not serving.done():

@@ -3,7 +3,7 @@
 Litestar takes 40 ms of CPU to register the routes, and nearly every test of the server makes an application. The routes
 are always the same; what differs is the state, the service, the handlers of the page and the lifespan. So an
 application here is a shallow copy of one that has the routes, and its routes look these four up in the application that
-handles the request. Tests that start a listener or a process still register the routes of each application.
+handles the request. Tests that start a process still register the routes of each application.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIXED = len(ROUTE_HANDLERS) + 1
 """Handlers that belong to no application: those of the operations and of the WebSocket. Those of the page follow."""
 
 
-class _Copy(Litestar):
+class _Copy(product._Litestar):
     """An application with the routes of another."""
 
     __slots__ = ("page", "paths", "same", "service")
@@ -45,8 +45,16 @@ _with_routes: dict[tuple[int, int], _Copy] = {}
 
 def create_app(*arguments: Any) -> product.Application:
     """Build the ASGI application; see `plumbline.server.app.create_app`."""
-    with patch.object(product, "Litestar", _litestar):
-        return product.create_app(*arguments)
+    copies: list[Litestar] = []
+
+    def copied(**given: Any) -> Litestar:
+        copies.append(_litestar(**given))
+        return copies[-1]
+
+    with patch.object(product, "_Litestar", copied):
+        made = product.create_app(*arguments)
+    assert copies, "the application has registered routes of its own"
+    return made
 
 
 def _litestar(
@@ -58,7 +66,7 @@ def _litestar(
     request_max_body_size: int,
     **same: Any,
 ) -> Litestar:
-    """Return what `Litestar` of these arguments would, if `same` never differs."""
+    """Return what `_Litestar` of the product would with these arguments, if `same` never differs."""
     assert {*dependencies} == {"api"}
     assert {*same} == {"exception_handlers", "openapi_config", "logging_config"}, (
         "do copies share the new argument?"
