@@ -14,7 +14,7 @@ from dialects.test_defects import DIALECTS
 from hypothesis import given
 from hypothesis import strategies as st
 from support.parsing.defects import TOOLS as DEFECTS_TOOLS
-from support.parsing.dialects import Dialect, Folded, cut, fold
+from support.parsing.dialects import Folded, cut, fold, kept_dialect
 
 from plumbline.answer.dialects.answer_regions import answer_regions
 from plumbline.answer.dialects.build import build_dialect
@@ -64,7 +64,7 @@ def test_white_space_before_markup(output: str, stop: str, expected: tuple[str, 
 
 def read(tool: ToolDialect, output: str, sizes: list[int], stop: str = "") -> Folded:
     """The message of an output, up to a stop string if one is given."""
-    parser, regions = (Dialect(tool, None).parser(tools=DEFECTS_TOOLS) for _ in range(2))
+    parser, regions = (kept_dialect(tool).parser(tools=DEFECTS_TOOLS) for _ in range(2))
     parts = answer_regions(regions)
     assert parts is not None
     checker = AnswerStopChecker((stop,) if stop else (), parts)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.parsing.dialects import Dialect, Folded, cut, fold
+from support.parsing.dialects import Folded, cut, fold, kept_dialect
 
 from plumbline.answer.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
@@ -28,7 +28,7 @@ NS = "]<]minimax[>["
 
 def read(tool: str, text: str, reasoning: str | None = None, *, inside: bool = False) -> Folded:
     """The message, which does not depend on how the text was cut."""
-    dialect = Dialect(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning] if reasoning else None)
+    dialect = kept_dialect(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning] if reasoning else None)
     found = []
     for sizes in ([len(text)], [1], [3, 7]):
         parser = dialect.parser(tools={"f": PARAMETERS}, inside=inside)
@@ -57,7 +57,7 @@ def arguments(message: Folded) -> Any:
 def test_a_written_type_counts_against_the_schema(
     tool: str, name: str, string: bool, text: str, value: Any
 ) -> None:
-    dialect = Dialect(TOOL_DIALECTS[tool], None)
+    dialect = kept_dialect(TOOL_DIALECTS[tool])
     placeholder = "@" if string else 987
     written = dialect.write(Utterance((WrittenCall("f", json.dumps({name: placeholder})),)))
 
@@ -71,7 +71,7 @@ def test_a_written_type_counts_against_the_schema(
 def test_a_call_inside_of_open_thinking_is_a_call_and_what_follows_is_thinking(
     tool: str, reasoning: str
 ) -> None:
-    call = Dialect(TOOL_DIALECTS[tool], None).write(Utterance((WrittenCall("f", '{"count": 3}'),)))
+    call = kept_dialect(TOOL_DIALECTS[tool]).write(Utterance((WrittenCall("f", '{"count": 3}'),)))
     end = REASONING_DIALECTS[reasoning].close[0]
     opened = read(tool, f"First. {call} Then.", reasoning, inside=True)
     ended = read(tool, f"First. {call} Then.{end}", reasoning, inside=True)

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.about import about
 from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments, python, words
-from support.parsing.dialects import Dialect, Folded, cut, fold
+from support.parsing.dialects import Folded, cut, fold, kept_dialect
 from support.parsing.tag_defects import elements, tags
 
 from plumbline.answer.dialects.formats.json_calls import KeyedJson
@@ -39,7 +39,7 @@ def read(tool: ToolDialect, text: str, reason: FinishReason = "stop") -> Folded:
     """The message, which does not depend on how the text was cut."""
     found = []
     for sizes in ([len(text)], [1], [3, 7]):
-        parser = Dialect(tool, None).parser(tools=TOOLS)
+        parser = kept_dialect(tool).parser(tools=TOOLS)
         events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
         found.append(fold([*events, *parser.finish(reason)]))
     assert all(one == found[0] for one in found), found
@@ -348,7 +348,7 @@ def test_a_long_run_of_markers_costs_a_bounded_look_ahead_for_each_piece(
         return at(finder, text, start, closed)
 
     monkeypatch.setattr(Finder, "at", counted)
-    parser = Dialect(TOOL_DIALECTS["hermes"], None).parser(tools=TOOLS)
+    parser = kept_dialect(TOOL_DIALECTS["hermes"]).parser(tools=TOOLS)
     text = '<tool_call>{"name": "get", "arguments": ' + begin + "`" * 8_000
     for piece in cut(text, sizes):
         parser.push(TextDelta(piece))
@@ -378,7 +378,7 @@ def test_a_marker_may_come_as_often_as_the_model_likes(tool: ToolDialect) -> Non
         for place, gap in places:
             output = text[:place] + f"{marker}{gap}" * 1100 + text[place:]
             with about(f"{marker!r} at {text[:place]!r}"):
-                parser = Dialect(tool, None).parser(tools=TOOLS)
+                parser = kept_dialect(tool).parser(tools=TOOLS)
                 events = [event for piece in cut(output, [256]) for event in parser.push(TextDelta(piece))]
                 for call in fold([*events, *parser.finish("stop")]).calls:
                     json.loads(readable_object(call.arguments) or "{}")

@@ -61,11 +61,12 @@ BAD: list[dict[str, Any]] = [
     {"city": "Paris", "days": 3, "unknown": 1},
 ]
 CALL_FORMATS = {
-    f"{dialect.name} {number}": section.call_format
+    section.call_format: f"{dialect.name} {number}"
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
     if not dialect.messages
     for number, section in enumerate(dialect.sections)
 }
+"""Each once, with the last section that has it: of 150 sections 95 share the format of another."""
 
 
 def _grammar(call_format: CallFormat, name: str, schema: dict[str, Any]) -> Language:
@@ -77,7 +78,7 @@ def _call(call_format: CallFormat, name: str, arguments: dict[str, Any], number:
     return call_format.write(WrittenCall(name, json.dumps(arguments, ensure_ascii=False), number))
 
 
-@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+@pytest.mark.parametrize("call_format", CALL_FORMATS, ids=CALL_FORMATS.values())
 def test_the_grammar_accepts_what_the_format_writes_and_nothing_else(call_format: CallFormat) -> None:
     grammar = _grammar(call_format, "get_weather", SCHEMA)
     for number, arguments in enumerate(GOOD):
@@ -91,7 +92,7 @@ def test_the_grammar_accepts_what_the_format_writes_and_nothing_else(call_format
         assert not grammar.has(text), text
 
 
-@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+@pytest.mark.parametrize("call_format", CALL_FORMATS, ids=CALL_FORMATS.values())
 def test_a_tool_without_parameters_has_one_call(call_format: CallFormat) -> None:
     for schema in (
         {"type": "object", "properties": {}, "additionalProperties": False},
@@ -102,7 +103,7 @@ def test_a_tool_without_parameters_has_one_call(call_format: CallFormat) -> None
         assert not grammar.has(_call(call_format, "ping", {"city": "Paris"}))
 
 
-@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+@pytest.mark.parametrize("call_format", CALL_FORMATS, ids=CALL_FORMATS.values())
 def test_optional_parameters_may_be_left_out_in_every_way(call_format: CallFormat) -> None:
     keys = ("a", "b", "c", "d")
     schema = {

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.parsing.dialects import Dialect, cut, fold
+from support.parsing.dialects import Dialect, cut, fold, kept_dialect
 
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.spec.call_format import WrittenCall
@@ -40,7 +40,7 @@ def read(name: str, output: str, tools: dict[str, Any] = TOOLS) -> tuple[str, li
     """The text, and the calls with their names, their arguments and whether they are complete."""
     found = []
     for sizes in ([len(output)], [1], [3, 7]):
-        parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=tools)
+        parser = kept_dialect(TOOL_DIALECTS[name]).parser(tools=tools)
         events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
         message = fold([*events, *parser.finish("stop")])
         found.append(
@@ -144,20 +144,17 @@ def test_text(name: str, output: str) -> None:
     ("name", "output"), [("hermes", '{"name": "my-app", "x": "'), ("mistral", '[{"name": "Bob", "x": "')]
 )
 def test_data_is_passed_on_while_it_comes(name: str, output: str) -> None:
-    parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+    parser = kept_dialect(TOOL_DIALECTS[name]).parser(tools=TOOLS)
     assert fold(list(parser.push(TextDelta(output)))).content == output
 
 
 @pytest.mark.parametrize("name", ["hermes", "apertus", "cohere_command3"])
 def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str) -> None:
     """What is held back is read again with every piece, which took time with the square of the length."""
-    dialect = TOOL_DIALECTS[name]
-    begun = (
-        Dialect(dialect, None).write(Utterance((WrittenCall("get", '{"city": "a'),))).partition('"a')[0]
-        + '"a'
-    )
-    parser: Any = Dialect(dialect, None).parser(tools=TOOLS)
-    for piece in cut(begun + dialect.sections[0].close[0] * 100, [7]):
+    section, dialect = TOOL_DIALECTS[name].sections[0], kept_dialect(TOOL_DIALECTS[name])
+    begun = dialect.write(Utterance((WrittenCall("get", '{"city": "a'),))).partition('"a')[0] + '"a'
+    parser: Any = dialect.parser(tools=TOOLS)
+    for piece in cut(begun + section.close[0] * 100, [7]):
         parser.push(TextDelta(piece))
         assert len(parser._cursor.text) - parser._cursor.pos < 400, name
 
@@ -165,7 +162,14 @@ def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str)
 @pytest.mark.parametrize("name", TOOL_DIALECTS)
 def test_the_next_parser_builds_no_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law 4: patterns of 53 markers took 3 ms to build."""
-    read(name, "Text.")
+
+    def load_and_read() -> None:
+        parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+        for piece in cut("Text.", [1]):
+            parser.push(TextDelta(piece))
+        parser.finish("stop")
+
+    load_and_read()
     built, pattern = list[object](), marker_patterns._whole_or_begun
 
     def build(markers: Iterable[str], size: int = 0) -> str:
@@ -173,5 +177,5 @@ def test_the_next_parser_builds_no_pattern(name: str, monkeypatch: pytest.Monkey
         return pattern(markers, size)
 
     monkeypatch.setattr(marker_patterns, "_whole_or_begun", build)
-    read(name, "Text.")
+    load_and_read()
     assert not built

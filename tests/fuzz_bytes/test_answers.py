@@ -13,7 +13,7 @@ import time
 import pytest
 from hypothesis import strategies as st
 from support.parsing.defects import TOOLS
-from support.parsing.dialects import Dialect
+from support.parsing.dialects import kept_dialect
 
 from plumbline.answer.dialects.parsers.render import render_calls
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
@@ -57,7 +57,7 @@ def _beginnings(draw: st.DrawFn, section: Section) -> tuple[str, str]:
 def _read(data: bytes) -> None:
     name, begun, unit = json.loads(data)
     text = begun + unit * (_SIZE // len(unit))
-    parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+    parser = kept_dialect(TOOL_DIALECTS[name]).parser(tools=TOOLS)
     began = time.process_time()
     parser.push(TextDelta(text))
     parser.finish("stop")

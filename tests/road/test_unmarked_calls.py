@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import EOS, TOKENIZER, chatml, scripted_info, token_chunks
+from support.models import EOS, RENDERER, TOKENIZER, scripted_info, token_chunks
 from support.speaking import TrustedScript
 
 from plumbline.answer.dialects.build import build_dialect
@@ -58,7 +58,7 @@ def road_of(texts: Iterator[str], dialect: str, *, reads: bool = True) -> Road:
 
     features = frozenset({"grammar"})
     info = scripted_info(max_model_len=20_000, eos_token_ids=frozenset({EOS}), features=features)
-    return Road(TrustedScript(info, play), chatml(), dialect_of(dialect), unmarked_calls=reads)
+    return Road(TrustedScript(info, play), RENDERER, dialect_of(dialect), unmarked_calls=reads)
 
 
 def answered(
@@ -155,8 +155,10 @@ _OTHERS = [
 
 @pytest.mark.parametrize("dialect", sorted(set(NAMES) - set(OWN)))
 def test_every_other_answer_is_what_the_dialect_makes_of_it(dialect: str) -> None:
+    roads = [road_of(iter(_OTHERS), dialect, reads=reads) for reads in (True, False)]
     for text in _OTHERS:
-        found, plain = answered(text, dialect), answered(text, dialect, reads=False)
+        found, plain = map(answer_on, roads)
+        assert text_of(plain) or calls_of(plain) or not text.strip()
         assert (text_of(found), calls_of(found), found[-1]) == (text_of(plain), calls_of(plain), plain[-1])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.parsing.dialects import Dialect, fold
+from support.about import about
+from support.parsing.dialects import fold, kept_dialect
 
 from plumbline.answer.dialects.registry import TOOL_DIALECTS
 from plumbline.answer.dialects.streams.code_fence import CodeFence
@@ -40,7 +41,7 @@ def test_fences_are_those_of_whole_lines_in_every_cut(pieces: list[str]) -> None
 
 
 def read(name: str, text: str, size: int) -> tuple[str, list[str]]:
-    parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+    parser = kept_dialect(TOOL_DIALECTS[name]).parser(tools=TOOLS)
     events: list[Any] = []
     for place in range(0, len(text), size):
         events += parser.push(TextDelta(text[place : place + size]))
@@ -48,29 +49,31 @@ def read(name: str, text: str, size: int) -> tuple[str, list[str]]:
     return found.content, [call.name for call in found.calls]
 
 
-BARE = sorted(
-    name for name in TOOL_DIALECTS if read(name, CALL, 1)[1] and not read(name, f"Say {CALL}", 1)[1]
-)
-"""The dialects that read this call without a marker before it, at the beginning of a line."""
+@cache
+def bare_readers() -> list[str]:
+    """The dialects that read this call without a marker before it, at the beginning of a line."""
+    return [name for name in TOOL_DIALECTS if read(name, CALL, 1)[1] and not read(name, f"Say {CALL}", 1)[1]]
 
 
-@pytest.mark.parametrize("name", BARE)
-def test_a_call_that_a_fence_quotes_is_text(name: str) -> None:
-    for quoted in (
-        f"So:\n```xml\n{CALL}\n```\nDone.",
-        f"```\n{CALL}\n{CALL}\n```",
-        f"So:\n```\nx\n\n{CALL}\n```",
-    ):
-        for size in (1, 3, len(quoted)):
-            assert read(name, quoted, size) == (quoted, [])
+def test_a_call_that_a_fence_quotes_is_text() -> None:
+    for name in bare_readers():
+        for quoted in (
+            f"So:\n```xml\n{CALL}\n```\nDone.",
+            f"```\n{CALL}\n{CALL}\n```",
+            f"So:\n```\nx\n\n{CALL}\n```",
+        ):
+            for size in (1, 3, len(quoted)):
+                with about((name, quoted, size)):
+                    assert read(name, quoted, size) == (quoted, [])
 
 
-@pytest.mark.parametrize("name", BARE)
-def test_a_call_behind_a_fence_is_a_call(name: str) -> None:
-    for text in ("```sh\nls\n```\n", "```one line```\n", "`quoted`\n", "Text.\n"):
-        for size in (1, 3, 500):
-            assert read(name, text + CALL, size)[1] == ["get_weather"]
+def test_a_call_behind_a_fence_is_a_call() -> None:
+    for name in bare_readers():
+        for text in ("```sh\nls\n```\n", "```one line```\n", "`quoted`\n", "Text.\n"):
+            for size in (1, 3, 500):
+                with about((name, text, size)):
+                    assert read(name, text + CALL, size)[1] == ["get_weather"]
 
 
 def test_some_dialects_read_bare_calls() -> None:
-    assert {"hermes", "qwen3_coder"} <= set(BARE)
+    assert {"hermes", "qwen3_coder"} <= set(bare_readers())

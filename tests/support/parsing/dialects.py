@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = [
     "cut",
     "cut_bytes",
     "fold",
+    "kept_dialect",
     "same",
 ]
 
@@ -234,6 +236,12 @@ class Dialect:
             events += parser.push(TextDelta(piece))
         events += parser.finish(reason)
         return fold(events), parser.warnings
+
+
+@cache
+def kept_dialect(tool: ToolDialect, reasoning: ReasoningDialect | None = None) -> Dialect:
+    """Return the dialect of a pair, built once: to build one takes longer than to read a short output with it."""
+    return Dialect(tool, reasoning)
 
 
 def same(folded: Folded, utterance: Utterance) -> bool:
