@@ -41,7 +41,15 @@ def test_ten_foreign_servers_are_recorded() -> None:
     assert len(FOREIGN) >= 10
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("plumbline", "transformers", "llama-server") else pytest.mark.long
+        )
+        for name in RECORDINGS
+    ],
+)
 def test_a_recording_replays_to_its_verdicts(name: str) -> None:
     found = {result.check: result.verdict for result in replayed(RECORDINGS[name]).results}
 
