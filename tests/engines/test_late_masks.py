@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -63,6 +65,31 @@ def waiting(masks: LateMasks, matcher: Slow) -> RequestState:
     )
     masks.follow(state)
     return state
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness for each thread")
+@pytest.mark.parametrize("own", [0, 15])
+def test_a_thread_of_masks_never_comes_before_the_steps(own: int) -> None:
+    """Also where the server was started with a niceness of its own, which its threads inherit."""
+    steps: list[int] = []
+    masks: list[int] = []
+
+    class Watched(Slow):
+        def prepare(self) -> None:
+            masks.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            super().prepare()
+
+    def run() -> None:
+        thread, matcher = threading.get_native_id(), Watched()
+        steps.append(max(own, os.getpriority(os.PRIO_PROCESS, thread)))
+        os.setpriority(os.PRIO_PROCESS, thread, steps[0])
+        waiting(LateMasks(), matcher)
+        assert matcher.prepared.wait(60)
+
+    engine = threading.Thread(target=run)  # Only a privileged thread could take its niceness back.
+    engine.start()
+    engine.join()
+    assert masks == [max(10, steps[0])]
 
 
 def test_no_mask_is_known_before_the_rest_has_ended() -> None:

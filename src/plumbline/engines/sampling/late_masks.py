@@ -75,7 +75,9 @@ class LateMasks:
 
     def _work(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            thread = threading.get_native_id()
+            # Where the server itself was started with more, as by `nice -n 19`, 10 would put it before the steps.
+            os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._next() is not None)
