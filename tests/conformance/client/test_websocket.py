@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_servers.asgi import live_and_end
 from example_servers.good_server import KEY, MODEL, app, serving
 from example_servers.reference import application
 
@@ -34,9 +35,7 @@ def talking(talk: Talk) -> Iterator[str]:
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.accept"})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_servers.asgi import live_and_end
 from example_servers.good_server import KEY, MODEL, serving
 from example_servers.reference import application
 
@@ -76,9 +77,7 @@ def test_a_reader_that_leaves_changes_neither_the_status_nor_the_files(entry: st
 def test_a_violation_is_one_though_nobody_reads_of_it(entry: str, tmp_path: Path) -> None:
     async def empty(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})

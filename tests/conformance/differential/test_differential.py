@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_servers.asgi import with_bodies
 from example_servers.good_server import MODEL, app, serving, transcripts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,24 +100,6 @@ def test_answers_of_any_shape_are_read_or_not(value: object, probe: Probe) -> No
     answer_of(probe, exchange)
 
 
-def changed(change: Any) -> Any:
-    """Our server, with every body of an answer changed."""
-    inner = app()
-
-    async def application(scope: Any, receive: Any, send: Send) -> None:
-        async def sent(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": change(message.get("body", b""))}
-            if message["type"] == "http.response.start":
-                kept = [(k, v) for k, v in message["headers"] if k != b"content-length"]
-                message = {**message, "headers": kept}
-            await send(message)
-
-        await inner(scope, receive, sent)
-
-    return application
-
-
 def test_a_server_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(app()) as a, serving(app()) as b:
         assert main(["compare", a, b, "--model", MODEL, "--examples", "25"]) == 0
@@ -141,7 +124,7 @@ def test_each_way_to_differ_is_found_and_grouped(
     change: Any, facet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "d.json"
-    with serving(app()) as a, serving(changed(change)) as b:
+    with serving(app()) as a, serving(with_bodies(app(), change)) as b:
         assert main(["compare", a, b, "--model", MODEL, "--examples", "25", "--json", str(file)]) == 1
 
     found = {difference["facet"] for difference in json.loads(file.read_text("utf-8"))["differences"]}

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from example_servers.asgi import with_bodies
 from example_servers.good_server import MODEL, serving, tokenizer
 
 from plumbline.answer.dialects.build import build_dialect
@@ -129,20 +130,7 @@ def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
 
 def wire(change: Callable[[bytes], bytes]) -> Any:
     """Our server, with the bodies of its answers changed on their way."""
-    inner = app(SPEAKERS["thinking, calls"])
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        async def sent(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": change(message.get("body", b""))}
-            if message["type"] == "http.response.start":
-                kept = [(k, v) for k, v in message["headers"] if k != b"content-length"]
-                message = {**message, "headers": kept}
-            await send(message)
-
-        await inner(scope, receive, sent)
-
-    return application
+    return with_bodies(app(SPEAKERS["thinking, calls"]), change)
 
 
 def routed(*others: tuple[str, Callable[[dict[str, Any]], Any]], name: str = "thinking, calls") -> Any:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from example_servers.asgi import body_of, live_and_end, send_json
 from example_servers.reference import application
 from example_servers.reference.names import KEY
 
@@ -30,12 +31,7 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
         if scope["type"] != "http":
             await inner(scope, receive, send)
             return
-        content = b""
-        more = True
-        while more:
-            message = await receive()
-            content += message.get("body", b"")
-            more = message.get("more_body", False)
+        content = await body_of(receive)
         try:
             body = json.loads(content)
         except (ValueError, RecursionError):
@@ -77,9 +73,7 @@ def reference_but(changes: Any) -> Any:
         answer = changes(scope["path"], value if isinstance(value, dict) else {})
         if answer is not None:
             status, content = answer
-            headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+            await send_json(send, status, content)
             return
 
         async def again() -> Any:
@@ -95,15 +89,10 @@ def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
             return
-        while (await receive()).get("more_body"):
-            pass
-        headers = [(b"content-type", kind.encode()), (b"x-request-id", b"1")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+        await body_of(receive)
+        await send_json(send, status, content, kind)
 
     return application
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_servers.asgi import body_of, live_and_end, send_json
 from example_servers.good_server import MODEL, app, serving, transcripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -102,20 +103,11 @@ def broken(body: bytes) -> tuple[int, bytes]:
 
 async def falls_over(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
-        for event in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{event}.complete"})
+        await live_and_end(receive, send)
         return
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
+    body = await body_of(receive)
     status, answer = broken(body)
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer})
+    await send_json(send, status, answer)
 
 
 @pytest.mark.long

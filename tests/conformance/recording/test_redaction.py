@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_servers.asgi import body_of, live_and_end, send_json
 from example_servers.good_server import serving
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -39,17 +40,11 @@ def repeating(answer: Answer) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
             return
-        while (await receive()).get("more_body"):
-            pass
+        await body_of(receive)
         key = dict(scope["headers"]).get(b"authorization", b"").decode().rpartition(" ")[2]
-        status, content = answer(key)
-        headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+        await send_json(send, *answer(key))
 
     return application
 
@@ -103,13 +98,10 @@ def in_two_events(before: int = 7) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
             return
-        message = await receive()
+        stream = b'"stream": true' in await body_of(receive)
         key = dict(scope["headers"]).get(b"authorization", b"").decode().rpartition(" ")[2]
-        stream = b'"stream": true' in message.get("body", b"")
         head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
         said = {"role": "assistant", "content": "", "refusal": None}
@@ -118,16 +110,14 @@ def in_two_events(before: int = 7) -> Any:
             {**head, "object": "chat.completion.chunk", "choices": [{**choice, "delta": {"content": text}}]}
             for text in texts
         ]
-        kind = b"text/event-stream" if stream else b"application/json"
+        kind = "text/event-stream" if stream else "application/json"
         whole = {
             **head,
             "object": "chat.completion",
             "choices": [{**choice, "message": said, "finish_reason": "stop"}],
         }
-        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) if stream else json.dumps(whole)
-        headers = [(b"content-type", kind), (b"x-request-id", b"1")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body.encode()})
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() if stream else whole
+        await send_json(send, 200, body, kind)
 
     return application
 

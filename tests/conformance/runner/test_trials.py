@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import jsonschema_rs
 import pytest
+from example_servers.asgi import body_of
 from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from hypothesis import given
@@ -93,12 +94,7 @@ def moody(breaks: Callable[[int], bool]) -> tuple[Any, list[bool]]:
         if scope["type"] != "http":
             await inner(scope, receive, send)
             return
-        content = b""
-        more = True
-        while more:
-            message = await receive()
-            content += message.get("body", b"")
-            more = message.get("more_body", False)
+        content = await body_of(receive)
         body = json.loads(content or b"{}")
         if isinstance(body.get("tool_choice"), dict):
             attempt, asked = asked // 2, asked + 1

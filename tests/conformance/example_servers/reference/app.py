@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from example_servers.asgi import body_of, live_and_end
 from example_servers.reference import chat, messages
 from example_servers.reference.names import KEY, MODEL
 from example_servers.reference.refusals import (
@@ -57,16 +58,9 @@ def application() -> Any:
             await converse(kept, scope, receive, send)
             return
         if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
+            await live_and_end(receive, send)
             return
-        content = b""
-        more = True
-        while more:
-            message = await receive()
-            content += message.get("body", b"")
-            more = message.get("more_body", False)
+        content = await body_of(receive)
         count += 1
         status, kind, body = 200, "application/json", b""
         try:
