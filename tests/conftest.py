@@ -15,6 +15,7 @@ from pathlib import Path
 import certifi
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # Every folder of tests may import `support` (helpers) and `generate` (the code generator beside the contract).
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "openapi")]
@@ -63,6 +64,10 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("explore" if EXPLORED else "same")
+if not EXPLORED:
+    # hypothesis would also draw the texts and numbers that stand in all modules that are imported: it would parse 500
+    # files in each process (2 s of CPU), and the examples would differ between the processes of pytest-xdist.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(trylast=True)
