@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -123,6 +125,15 @@ def test_frames_have_the_colours_of_the_file(container: str, codec: str) -> None
     for frame, index in zip(found.frames.astype(int), found.indexes, strict=True):
         assert abs(frame[30:, 40:, 0].mean() - shade(index, count)) < 12
         assert frame[:20, :28, 2].mean() > 150 > 60 > frame[28:, 36:, 2].mean()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has scheduling classes")
+@pytest.mark.parametrize("codec", sorted({codec for _, codec in ENCODINGS if "vpx" not in codec}))
+def test_an_encoder_leaves_the_scheduling_of_the_process_alone(codec: str) -> None:
+    """SVT-AV1 left the whole suite in SCHED_FIFO where root ran it, before all other processes of the machine."""
+    before = os.sched_getscheduler(0)
+    video(2, codec=codec)
+    assert os.sched_getscheduler(0) == before
 
 
 @settings(max_examples=EXPLORED or 5)
