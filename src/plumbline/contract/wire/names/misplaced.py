@@ -102,7 +102,7 @@ _NEUTRAL = {
 """Values without effect, as JSON."""
 _LARGE = 100_000
 """Bytes."""
-_EMPTY = (b"", b"null", b"false", b"0", b'""', b"[]", b"{}")
+_EMPTY = (b"", *_ZERO)
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -134,4 +134,4 @@ def check_places(root: type, body: bytes) -> None:
 
 def _member(value: msgspec.Raw, name: str) -> msgspec.Raw:
     """Return the member of an object, as JSON; nothing if there is none."""
-    return _decoder.decode(value).get(name, msgspec.Raw()) if bytes(value[:1]) == b"{" else msgspec.Raw()
+    return _decoder.decode(value).get(name, msgspec.Raw()) if bytes(value).startswith(b"{") else msgspec.Raw()
