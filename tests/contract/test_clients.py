@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import GenerationMode
 from support.contract import CONTRACT, EXAMPLES
 from support.contract_types import TYPES
@@ -16,6 +16,7 @@ from plumbline.contract._generated import OPERATIONS
 from plumbline.contract._generated.chat import CreateChatCompletionRequest
 from plumbline.contract._generated.responses import CreateResponse
 from plumbline.contract.wire.decode import decode
+from plumbline.contract.wire.errors import ApiError
 
 SCHEMAS = CONTRACT["components"]["schemas"]
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)
@@ -139,6 +140,12 @@ def test_whatever_can_be_drawn_from_the_contract_decodes(operation: Any) -> None
     )
     @given(strategy)
     def law(case: Any) -> None:
-        assert isinstance(decode(kind, json.dumps(case.body).encode()), kind)
+        try:
+            found = decode(kind, json.dumps(case.body).encode())
+        except ApiError as error:
+            # Two spellings of one field exclude each other, which JSON Schema does not say.
+            assume("are the same field" not in str(error))
+            raise
+        assert isinstance(found, kind)
 
     law()

@@ -207,13 +207,17 @@ def test_a_tally_does_not_grow_with_the_traffic() -> None:
     tally = Tally()
     for number in range(300):
         exchange = Exchange(
-            method="GET", url=f"/v1/models?{number}", request_headers={}, request_body=b"", status=200
+            method="GET",
+            url=f"/v1/models?{number}",
+            request_headers={},
+            request_body=b"",
+            status=200,
+            headers=[("content-type", "application/json")],
         )
         seen = Transcript(scenario="watch/models", exchanges=[exchange])
         tally.add(seen, judge_live(exchange))
 
-    [finding] = tally.findings()
-    assert finding.verdict == "fail"
+    [finding] = [one for one in tally.findings() if one.verdict == "fail"]
     assert "300 fail" in str(finding.reason)
     assert sum(len(seen.exchanges) for seen in tally.transcripts()) <= 5
     assert len(tally.recent) < 20
