@@ -25,6 +25,9 @@ __all__: list[str] = []
 # Lists and maps of sampling
 
 IDS = list(range(1_000))
+add("a long number, for many choices", CHAT, lambda: {"n": 64, "max_completion_tokens": 20, "response_format": {
+    "type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 10**4_000}},
+}})  # fmt: skip
 for path in (CHAT, COMPLETIONS):
     add(
         f"bad words, for many choices: {path}",
