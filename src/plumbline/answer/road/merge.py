@@ -18,9 +18,11 @@ T = TypeVar("T")
 async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """Read all sources concurrently and yield (index of the source, item) as items come.
 
-    The first failure of a source ends all of them. Closing the iterator closes every source.
+    The first failure of a source ends all of them, and no further one begins. Closing the iterator closes every source
+    that has begun.
     """
     mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(_UNREAD)
+    has_failed = asyncio.Event()
 
     async def read(index: int, source: AsyncGenerator[T, None]) -> None:
         try:
@@ -28,6 +30,7 @@ async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
                 async for item in items:
                     await mailbox.put((index, item))
         except Exception as error:  # Raised again where the items are read.
+            has_failed.set()
             await mailbox.put(error)
         else:
             await mailbox.put(None)
@@ -36,9 +39,10 @@ async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
     try:
         for index, source in enumerate(sources):
             tasks.append(asyncio.create_task(read(index, source)))
-            await asyncio.sleep(
-                0
-            )  # Others have their turn between two beginnings, each of which sends its request.
+            # Others have their turn between two beginnings, each of which sends its request.
+            await asyncio.sleep(0)
+            if has_failed.is_set():
+                break  # What refused this one would refuse the others.
         left = len(tasks)
         while left:
             match await mailbox.get():
