@@ -348,9 +348,8 @@ class TagReader:
             elif marker in self._ends.markers and marker not in (tags.end, self._cut_end, *tags.other_ends):
                 cursor.unread(marker)
         if put is not None and not out.begun and (out.text.strip() or not types or "null" in types):
-            put(
-                coerce(unwrapped(out.text) if tags.wrapped else out.text, types)
-            )  # Nothing is no number, say.
+            # An empty text that is neither a string nor null here is left out: it is no number, for example.
+            put(coerce(unwrapped(out.text) if tags.wrapped else out.text, types))
         return following
 
     @property
