@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.contract._generated.completions import CreateCompletionRequest
+from plumbline.contract._generated.messages import CreateMessageRequest
 from plumbline.port.engine import SamplingParams
 from plumbline.server.protocols.common.sampling.defaults import (
     GGUF_KEYS,
@@ -24,6 +25,8 @@ from plumbline.server.protocols.common.sampling.defaults import (
     replaced,
 )
 from plumbline.server.protocols.common.sampling.parameters import read_sampling
+from plumbline.server.protocols.common.sealing import Sealer
+from plumbline.server.protocols.messages.reader import read_message
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "temp": st.sampled_from([0.0, 0.25, 0.5, 1.5]),
@@ -126,9 +129,29 @@ _OPERATORS = {
     "top_k": st.integers(0, 1000),
     "min_p": st.floats(0, 1),
     "repetition_penalty": st.floats(0.1, 2),
+    "frequency_penalty": st.floats(-2, 2),
+    "presence_penalty": st.floats(-2, 2),
     "max_tokens": st.integers(1, 10**6),
     "xtc_probability": st.floats(0, 1),
+    "typical_p": st.floats(1e-6, 1),
+    "mirostat": st.integers(0, 2),
 }
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={name: _OPERATORS[name] for name in _OPERATORS if name != "max_tokens"}
+    )
+)
+def test_the_operators_values_hold_in_every_api_as_if_requests_had_them(values: dict[str, Any]) -> None:
+    defaults = replaced(Defaults(vocab_size=2000), values)
+    asked = sampling(Defaults(vocab_size=2000), **values)
+    message = msgspec.convert(
+        {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}, CreateMessageRequest
+    )
+    assert msgspec.structs.replace(sampling(defaults), seed=None) == msgspec.structs.replace(asked, seed=None)
+    found = read_message(message, defaults, Sealer("a secret"), thinks=False).sampling
+    assert found == msgspec.structs.replace(asked, seed=None)
 
 
 @given(st.fixed_dictionaries({}, optional=_OPERATORS), st.fixed_dictionaries({}, optional=_OPERATORS))
@@ -144,7 +167,7 @@ def test_the_operator_replaces_what_he_names_and_nothing_else(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"temprature": 1}, "has no 'temprature'; it has max_tokens, "),
+        ({"temprature": 1}, "has no 'temprature'; it has frequency_penalty, "),
         ({"top_p": 2}, "cannot be used: top_p is 2"),
         ({"top_k": 1.5}, r"cannot be used: top_k is 1\.5"),
     ],

@@ -33,6 +33,8 @@ from plumbline_conformance.console.sizes import parse_size, size_text
         (["--sealing-key-file", "/dev/null"], "--sealing-key-file names /dev/null, which is empty"),
         (["--config", "/"], "--config names /, which cannot be read"),
         (["--block-size", "8", "--engine", "transformers"], "--block-size is an option of plumbline"),
+        (["--sampling-defaults", "[]"], "Expected `object`, got `array`"),
+        (["--sampling-defaults", "a=[]"], "Expected `object`, got `array`"),
         (
             ["--model", "./no-such-folder"],
             "--model cannot be used: ./no-such-folder is neither a folder, nor a GGUF file, nor a name on the hub",

@@ -123,6 +123,8 @@ def test_a_server_that_cannot_open_its_store_names_no_address(capfd: pytest.Capt
     ("options", "words"),
     [
         (("--device", "cuda:99"), "--device is cuda:99, and torch finds"),
+        (("--device", "meta"), "--device is meta, and its tensors have no data"),
+        (("--device", "vulkan"), "--device is vulkan, and torch cannot use it here"),
         (("--max-model-len", str(10**11)), "a smaller --max-model-len"),
         (("--kv-cache-bytes", "900TiB", "--max-num-seqs", "1000000"), "--kv-cache-bytes makes a cache of"),
         (("--max-model-len", "0"), "--max-model-len must be an integer of at least 1"),

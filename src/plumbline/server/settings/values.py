@@ -112,7 +112,8 @@ def read_sampling_defaults(given: tuple[str, ...]) -> tuple[tuple[str, str], ...
     """
     found = []
     for text in given:
-        name, _, value = ("", "", text) if text.lstrip().startswith("{") else text.partition("=")
+        has_name = "=" in text and not text.lstrip().startswith(("{", "["))
+        name, value = text.split("=", 1) if has_name else ("", text)
         try:
             msgspec.json.decode(value, type=dict[str, float | int])
         except msgspec.DecodeError as error:

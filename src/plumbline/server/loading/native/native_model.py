@@ -114,7 +114,7 @@ def device_of(name: str) -> torch.device:
     """Return the device that `--device` names.
 
     Raises:
-        OptionError: torch does not know it, or does not find it here.
+        OptionError: torch does not know it, does not find it here, or cannot compute on it.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -130,4 +130,17 @@ def device_of(name: str) -> torch.device:
             "--device",
             f"is {name}, and torch finds {count} devices of CUDA here: leave it out, or give another",
         )
+    if device.type not in ("cpu", "cuda") and (problem := _device_problem(device)):
+        raise OptionError("--device", f"is {name}, and {problem}: leave it out, or give cpu")
     return device
+
+
+def _device_problem(device: torch.device) -> str | None:
+    """Return why torch cannot compute on a device of another kind, such as MPS without macOS."""
+    if device.type == "meta":
+        return "its tensors have no data"
+    try:
+        torch.zeros(1, device=device)
+    except Exception as error:  # Backends raise their own: AssertionError, NotImplementedError, ImportError.
+        return f"torch cannot use it here ({type(error).__name__})"
+    return None

@@ -11,6 +11,7 @@ from plumbline.contract._generated.messages import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from plumbline.contract._generated.shared_fields import GenerationFields
 from plumbline.contract.wire.error_forms import THREAD_UNSUPPORTED
 from plumbline.contract.wire.errors import (
     invalid_request,
@@ -18,10 +19,9 @@ from plumbline.contract.wire.errors import (
     unsupported_parameter,
     unsupported_value,
 )
-from plumbline.port.engine import SamplingParams
 from plumbline.server.protocols.common.fields import given, or_default, refuse_given
 from plumbline.server.protocols.common.output_formats import read_format
-from plumbline.server.protocols.common.sampling.defaults import Defaults
+from plumbline.server.protocols.common.sampling.parameters import Defaults, read_sampling
 from plumbline.server.protocols.common.sealing import Sealer
 from plumbline.server.protocols.common.tools.tool_choice import with_repair
 from plumbline.server.protocols.messages.history import read_conversation
@@ -79,16 +79,11 @@ def read_message(
     output_format = read_format(request)
     if prompt.continue_final_message:
         _check_prefill(prompt, output_format is not None)
-    top_k = or_default(request.top_k, defaults.top_k)
+    asked = GenerationFields(temperature=request.temperature, top_p=request.top_p, top_k=request.top_k)
     turn = Turn(
         prompt=prompt,
-        sampling=SamplingParams(
-            temperature=or_default(request.temperature, defaults.temperature),
-            top_p=or_default(request.top_p, defaults.top_p),
-            top_k=0 if top_k >= defaults.vocab_size else top_k,  # 0 means all tokens
-            min_p=defaults.min_p,
-            repetition_penalty=defaults.repetition_penalty,
-            max_tokens=request.max_tokens,
+        sampling=read_sampling(
+            asked, defaults, max_tokens=request.max_tokens, max_tokens_param="max_tokens", logprobs=None
         ),
         output_format=output_format,
         tool_choice=choice,

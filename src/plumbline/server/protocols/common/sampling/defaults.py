@@ -44,8 +44,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (-math.inf, 1e6),
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
-    "typical_p": (0.0, 1.0),
+    "typical_p": (1e-6, 1.0),
     "repetition_penalty": (1e-6, 1e6),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
     "xtc_probability": (0.0, 1.0),
     "xtc_threshold": (0.0, 1.0),
     "mirostat_tau": (0.0, 100.0),
@@ -57,7 +59,16 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "mirostat": (0, 2),
     "max_tokens": (-1, 2**31 - 1),
 }
-_USUAL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+_USUAL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+)
 _NAMES = {"typ_p": "typ_p", "typical_p": "typ_p", "typical": "typ_p", "temp": "temperature"} | {
     name: name for name in SAMPLER_ORDER
 }
@@ -72,6 +83,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     max_tokens: int | None = None
     """Most tokens of a chat or Responses answer; None as many as the context holds. The road applies it, because only
     there the length of the prompt is known."""
@@ -184,7 +197,7 @@ def _checked(name: str, value: Any) -> float | int | None:
     least, most = _RANGES[name]
     if not least <= value <= most:
         return None
-    return max(0.0, float(value))
+    return max(0.0, float(value)) if name == "temperature" else float(value)
 
 
 def _as_written(value: Any) -> Any:

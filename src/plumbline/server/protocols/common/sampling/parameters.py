@@ -91,8 +91,8 @@ def read_sampling(
         top_k=0 if top_k >= defaults.vocab_size else top_k,  # 0 means all tokens
         min_p=or_default(request.min_p, defaults.min_p),
         seed=or_default(request.seed, None),
-        frequency_penalty=or_default(request.frequency_penalty, 0.0),
-        presence_penalty=or_default(request.presence_penalty, 0.0),
+        frequency_penalty=or_default(request.frequency_penalty, defaults.frequency_penalty),
+        presence_penalty=or_default(request.presence_penalty, defaults.presence_penalty),
         repetition_penalty=repetition,
         chain=read_chain(request, defaults.samplers, repetition),
         logit_bias=_read_bias(request.logit_bias, defaults.vocab_size),
