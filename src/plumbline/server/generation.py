@@ -222,11 +222,11 @@ class Generation:
             ) from error
 
     def answer(
-        self, prepared: PreparedTurn, call: Call, *, patient: bool = False
+        self, prepared: PreparedTurn, call: Call, *, patient: bool = False, suffix: str = ""
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Answer one turn; `patient` as for the road."""
+        """Answer one turn; `patient` as for the road. The engine knows the answer by the request's id and `suffix`."""
         record = AnswerRecord(call, [prepared])
-        answer = self._answered(record, prepared, call.work_id, patient=patient)
+        answer = self._answered(record, prepared, f"{call.work_id}{suffix}", patient=patient)
         events = self.metrics.observe(answer, record)
         return self._rates.counted(as_sent(call.api_key or ""), events, len(prepared.prompt_token_ids))
 

@@ -26,3 +26,7 @@ class AnswerRecord:
     """How each choice ended, in the same order; those that failed or whose client left have none."""
     error: str = ""
     """The class of the exception that ended the answer, if one did."""
+
+    def is_first(self, index: int) -> bool:
+        """Return whether a choice is the first one of its prompt; choices are numbered prompt by prompt."""
+        return index == 0 or (bool(self.prepared) and index % self.prepared[0].turn.num_choices == 0)

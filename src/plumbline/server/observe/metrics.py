@@ -252,12 +252,17 @@ class ModelMetrics:
         self._generated.observe(usage.completion_tokens)
         if usage.unmarked_calls:
             self._unmarked.inc(usage.unmarked_calls)
-        facts["completion_tokens"] = facts.get("completion_tokens", 0) + usage.completion_tokens
-        facts["finish_reason"] = event.reason
-        if index == 0:
+        is_first = record.is_first(index)  # The choices of a prompt share it.
+        counted = {
+            "completion_tokens": usage.completion_tokens,
+            "prompt_tokens": usage.prompt_tokens if is_first else usage.repair_prompt_tokens,
+            "cached_tokens": usage.cached_tokens if is_first else 0,
+        }
+        if is_first:
             self._prompt.observe(usage.prompt_tokens)
-            facts["prompt_tokens"] = usage.prompt_tokens
-            facts["cached_tokens"] = usage.cached_tokens
+        # A request may have several prompts and, with remote tools or a summary, several answers.
+        facts |= {name: facts.get(name, 0) + count for name, count in counted.items()}
+        facts["finish_reason"] = event.reason
 
     def _ended(self, record: AnswerRecord) -> None:
         for turn in record.prepared:

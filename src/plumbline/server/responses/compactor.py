@@ -102,7 +102,7 @@ class Compactor:
             elif isinstance(event, Finish):
                 ends.append(event)
 
-        answer = self._generation.road.answer(prepared, f"{call.work_id}-summary", client)
+        answer = self._generation.answer(prepared, call, suffix="-summary")
         await self._generation.consume(call, answer, take)
         summary = "".join(text).strip()
         return summary if summary and ends[0].reason == "stop" else None, ends[0].usage
