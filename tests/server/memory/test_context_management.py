@@ -206,3 +206,18 @@ async def test_a_trigger_comes_last_and_has_something_to_compact(
         answer = await server.post(PATH, {"model": "test-model", "input": items})
 
     assert (answer.status, answer.error["param"]) == (400, where)
+
+
+async def test_a_summary_has_the_priority_and_the_salt_of_its_request() -> None:
+    """With another salt, a request could learn from `cached_tokens` what this conversation holds."""
+    seen: list[tuple[str, int, str | None]] = []
+
+    def play(request: GenerateRequest) -> Iterable[TokenChunk]:
+        summarises = SUMMARY_REQUEST in TOKENIZER.decode(request.prompt_token_ids)
+        seen.append(("summary" if summarises else "answer", request.priority, request.cache_salt))
+        return text_chunks(request, SUMMARY) if summarises else echo(request)
+
+    async with serving(served(scripted(play)), compaction="summary") as server:
+        await create(server, input=[*EARLIER, LAST], priority=3, cache_salt="mine")
+        await create(server, input=[*EARLIER, LAST, TRIGGER], priority=3, cache_salt="mine")
+    assert seen == [(kind, 3, "mine") for kind in ("summary", "answer", "summary")]

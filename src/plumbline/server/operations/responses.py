@@ -191,7 +191,7 @@ class ResponseOperations(ModelOperations):
         keeper = await self._keeper(request, call, context, wants_logprobs)
         prompt: Sequence[int] | None = None
         if triggered:
-            answer = _alone(*await self._compact(request, context, turn.prompt, call))
+            answer = _alone(*await self._compact(request, context, turn.prompt, call, turn))
         elif not generate:
             (prepared,) = await self.generation.prepare(call, request, [turn], "input")
             answer = _nothing(Usage(len(prepared.prompt_token_ids), 0))
@@ -254,7 +254,7 @@ class ResponseOperations(ModelOperations):
         assert isinstance(turn.prompt, ChatPrompt)
         if len(await self.generation.token_ids(turn.prompt, "input", call)) <= threshold:
             return None
-        return await self._compactor.compact(_items(request, context), call, self._sealer_of(call))
+        return await self._compactor.compact(_items(request, context), call, self._sealer_of(call), turn)
 
     def _events(
         self, begun: _Begun, answer: AsyncIterator[AnswerEvent], call: Call
@@ -289,10 +289,16 @@ class ResponseOperations(ModelOperations):
         return JsonReply(encode(answer))
 
     async def _compact(
-        self, request: Continuing, context: Context | None, prompt: Prompt, call: Call
+        self,
+        request: Continuing,
+        context: Context | None,
+        prompt: Prompt,
+        call: Call,
+        turn: Turn | None = None,
     ) -> tuple[CompactionBody, Usage]:
         """Compact the context of a request. Without a summary the usage counts its prompt tokens."""
-        item, usage = await self._compactor.compact(_items(request, context), call, self._sealer_of(call))
+        items, sealer = _items(request, context), self._sealer_of(call)
+        item, usage = await self._compactor.compact(items, call, sealer, turn)
         if usage is None:
             assert isinstance(prompt, ChatPrompt)
             ids = await self.generation.token_ids(prompt, "input", call)

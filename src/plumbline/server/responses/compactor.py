@@ -54,11 +54,19 @@ class Compactor:
         large = generation.model.weight_bytes >= _LARGE_MODEL
         self._summarises = mode == "summary" or (mode == "auto" and large)
 
-    async def compact(self, items: Sequence[InputItem], call: Call, sealer: Sealer) -> Compaction:
+    async def compact(
+        self, items: Sequence[InputItem], call: Call, sealer: Sealer, answered: Turn | None = None
+    ) -> Compaction:
         """Return one item that stands for a conversation.
 
         A summary replaces everything before the last message of the user. If the model must not write a summary, if
         that message is the first one, or if the summary fails or is cut, nothing is left out.
+
+        Args:
+            items: the conversation.
+            call: the call of the request.
+            sealer: seals the item.
+            answered: the turn of the request; the summary has its priority and its part of the prefix cache.
 
         Raises:
             ApiError: 400 if the items are too large, or contain content that this server did not seal; failures of the
@@ -66,13 +74,14 @@ class Compactor:
         """
         every = opened_all(items, sealer)
         earlier, kept = split(every)
-        summary = await self._summary(earlier, call, sealer) if self._summarises and earlier else None
+        summarises = self._summarises and earlier
+        summary = await self._summary(earlier, call, sealer, answered) if summarises else None
         text, usage = (None, None) if summary is None else summary
         chosen = every if text is None else with_summary(text, kept)
         return Compaction(await asyncio.to_thread(compacted, chosen, sealer), usage)
 
     async def _summary(
-        self, items: Sequence[InputItem], call: Call, sealer: Sealer
+        self, items: Sequence[InputItem], call: Call, sealer: Sealer, answered: Turn | None
     ) -> tuple[str | None, Usage] | None:
         """Let the model summarise items. The text is None if it was cut or is empty; all is None if it cannot begin."""
         request = Message(role="user", content=SUMMARY_REQUEST)
@@ -81,6 +90,8 @@ class Compactor:
         turn = Turn(
             prompt=ChatPrompt(messages=(*messages, request), effort="none"),
             sampling=SamplingParams(temperature=0.0, max_tokens=limit),
+            priority=0 if answered is None else answered.priority,
+            cache_salt=None if answered is None else answered.cache_salt,
             truncate_prompt=True,  # Of a conversation that does not fit, the newest messages are summarised.
         )
         client = client_of(call, self._generation.settings)
