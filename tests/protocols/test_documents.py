@@ -80,3 +80,20 @@ def test_the_text_of_a_document_is_read_like_text(text: str, way: str, in_result
 def test_what_is_not_text_is_refused_by_its_field(block: Json, field: str) -> None:
     error = refusal(messages=[{"role": "user", "content": [block]}])
     assert error.param == f"messages[0].content[0].{field}"
+
+
+@given(st.lists(st.sampled_from(["tool", "text"]), min_size=1, max_size=3))
+def test_the_names_of_found_tools_are_lines_of_a_result(kinds: list[str]) -> None:
+    """Claude Code's search of tools returns references instead of text."""
+    blocks = [
+        {"type": "tool_reference", "tool_name": "f"} if kind == "tool" else {"type": "text", "text": "so"}
+        for kind in kinds
+    ]
+    result = {"type": "tool_result", "tool_use_id": CALL["id"], "content": blocks}
+    turns = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [CALL]},
+        {"role": "user", "content": [result]},
+    ]
+    shown = "\n".join("Found tool: f" if kind == "tool" else "so" for kind in kinds)
+    assert prompt(messages=turns).messages[-1].content == shown

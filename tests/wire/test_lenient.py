@@ -92,6 +92,8 @@ SAMPLES: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("sglang_null_content", CHAT, chat(USER, {"role": "assistant", "reasoning_content": "so"}),
      chat(USER, {"role": "assistant", "content": "", "reasoning_content": "so"})),
     ("sglang_object_arguments", CHAT, chat(*called({"a": 1})), chat(*called('{"a":1}'))),
+    ("sglang_object_arguments", CHAT, chat(*called(None)), chat(*called("{}"))),
+    ("sglang_object_arguments", RESPONSE, {"input": item(None)}, {"input": item("{}")}),
     ("sglang_object_arguments", RESPONSE, {"input": item({"a": [None]})}, {"input": item('{"a":[null]}')}),
     ("sglang_object_arguments", CreateConversationItemsBody, {"items": item({})}, {"items": item("{}")}),
     ("sglang_structural_tag", CHAT, chat(response_format={"type": "structural_tag", **TAG}), chat(structural_tag=TAG)),

@@ -110,6 +110,15 @@ def test_type_names_of_other_languages_are_understood(declared: Any, text: str, 
     assert coerce(text, allowed_types({"type": declared}, {})) == meant
 
 
+@given(_schemas.filter(lambda schema: "const" not in schema and "$ref" not in schema), st.booleans())
+def test_nullable_allows_null_as_a_union_does(schema: dict[str, Any], nested: bool) -> None:
+    """OpenAPI 3.0's keyword counts beside a known `type` only."""
+    own = allowed_types(schema, {}) if isinstance(schema.get("type"), str | list) else frozenset()
+    nullable = {**schema, "nullable": True}
+    found = allowed_types({"anyOf": [nullable]} if nested else nullable, {})
+    assert found == (own | {"null"} if own else allowed_types(schema, {}))
+
+
 _values = st.one_of(
     st.text('nul Ntrefasbo1-.e{}[]"\n\t x', max_size=12),
     st.text(max_size=80),

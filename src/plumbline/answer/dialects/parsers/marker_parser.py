@@ -12,6 +12,7 @@ The characters alone decide, in their order:
   markup is dropped. A call that the token limit cuts before its name is also dropped.
 * Markup that is nearly right is read as it is meant: ends that are missing or come twice, several calls in one pair of
   markers, the format of another family.
+* An end of thinking in quotes or backticks is a part of the thinking.
 * White space between text and markup belongs to neither.
 
 Events are never taken back.
@@ -367,7 +368,7 @@ class MarkerParser(SectionReader):
             marker, self._next_marker = self._next_marker, None
             if marker is None:
                 marker = yield from cursor.until(self._in_thought, thought.write)
-            if marker is not None and self._is_thought(marker):
+            if marker is not None and (self._is_thought(marker) or (yield from self._is_quoted_end(marker))):
                 thought.write(marker, cursor.offset - len(marker))
                 continue
             if marker is not None and marker in markers.sections:
@@ -404,6 +405,13 @@ class MarkerParser(SectionReader):
         if marker in markers.stray_ends:
             return self._owed is None and (self._shows_markup or thought.sets_off)
         return marker in markers.follows and not (is_control(marker) or thought.at_line)
+
+    def _is_quoted_end(self, marker: str) -> Steps[bool]:
+        """Return whether an end of thinking is quoted in it, as in thinking about templates: "the `</think>` tag"."""
+        if marker not in self._markers.closes or is_control(marker):
+            return False
+        quote = self._thought.opened_quote
+        return bool(quote) and (yield from self._cursor.peek()) == quote
 
     def _draft(self, marker: str) -> Steps[int]:
         """Return how many characters from a marker in thinking on are thinking: all before its end, or none.

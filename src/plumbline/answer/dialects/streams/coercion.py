@@ -12,7 +12,7 @@ The types that the parameter's schema allows decide, wherever `$ref`, `allOf`, `
 | unknown types | the JSON that the text is; else a string |
 
 Some clients send type names of Python; each counts as the type of JSON Schema (`float` as `number`). A type with any
-other name is unknown.
+other name is unknown. `nullable: true` of OpenAPI 3.0 allows null beside a `type`.
 
 An empty text is null where null is allowed and strings are not. Where neither is, it is no value (`tag_reader`).
 
@@ -88,8 +88,8 @@ def allowed_types(
     """
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
-    if isinstance(kind := schema.get("type"), str) and "$ref" not in schema:
-        return _named((kind,))
+    if isinstance(schema.get("type"), str) and "$ref" not in schema:
+        return _declared_types(schema)
     seen = {} if seen is None else seen
     if id(schema) not in seen:
         seen[id(schema)] = frozenset()  # Ends the recursion of a schema that refers to itself.
@@ -103,11 +103,8 @@ def _types(
     reference = schema.get("$ref")
     if isinstance(reference, str):
         return allowed_types(referred(reference, root), root, depth + 1, seen)
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return _named((declared,))
-    if isinstance(declared, list):
-        return _named(kind for kind in declared if isinstance(kind, str))
+    if isinstance(schema.get("type"), str | list):
+        return _declared_types(schema)
     if "const" in schema:
         return frozenset((_type_of(schema["const"]),))
     if isinstance(schema.get("enum"), list):
@@ -123,6 +120,13 @@ def _types(
     if "properties" in schema:
         return frozenset(("object",))
     return frozenset(("array",)) if "items" in schema else frozenset()
+
+
+def _declared_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the types of `type`, with null beside them where OpenAPI 3.0's `nullable` allows it."""
+    kinds = schema["type"]
+    found = _named((kinds,) if isinstance(kinds, str) else (kind for kind in kinds if isinstance(kind, str)))
+    return found | {"null"} if found and schema.get("nullable") is True and "const" not in schema else found
 
 
 def _named(kinds: Iterable[str]) -> frozenset[str]:

@@ -9,6 +9,8 @@ __all__ = ["SPACE", "WhitespaceBuffer"]
 
 SPACE = " \t\r\n"
 _BEFORE_QUOTED = (" ", "\t", "`", "'", '"', "\u201c", "\u2018", "(", "<", "[", "{", ",", "/")
+_QUOTES = ("`", "'", '"')
+_BEFORE_QUOTE = (*SPACE, "(", "[", "{", ",", "/", "*")
 
 
 class WhitespaceBuffer:
@@ -51,6 +53,7 @@ class WhitespaceBuffer:
             if self._held:
                 for held, at in self._held:
                     self._emit(held, at)
+                    self._tail = (self._tail + held[-2:])[-2:]
                 self._held = []
             self._emit(body, offset)
             self._tail = (self._tail + body[-2:])[-2:]
@@ -104,6 +107,15 @@ class WhitespaceBuffer:
     def in_backtick(self) -> bool:
         """Whether the text ends with one backtick that other text stands before: code in a sentence begins there."""
         return self._tail[1:] == "`" and self._tail[0] != "`" and not (self._held or self._skip)
+
+    @property
+    def opened_quote(self) -> str:
+        """The quote at the end of the text that opens a quotation, by what stands before it; empty if none does."""
+        quote, before = self._tail[-1:], self._tail[:-1]
+        opens = (
+            quote in _QUOTES and (not before or before in _BEFORE_QUOTE) and not (self._held or self._skip)
+        )
+        return quote if opens else ""
 
     def flush(self) -> None:
         """End the output: white space that is held back is text, unless only markup stands before it."""

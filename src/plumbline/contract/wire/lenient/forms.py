@@ -63,7 +63,10 @@ def sglang_null_content(body: Json) -> Json:
 
 
 def sglang_object_arguments(body: Json) -> Json:
-    """Write the arguments of earlier calls as JSON text: those of chat messages, and those of Responses items."""
+    """Write the arguments of earlier calls as JSON text, in chat messages and in Responses items.
+
+    Clients of tools without parameters send null, or leave them out.
+    """
     body = _with_items(body, "messages", _with_call_texts)
     for name in ("input", "items"):
         body = _with_items(body, name, _with_arguments_text)
@@ -210,10 +213,10 @@ def _with_summary(item: Any) -> Any:
 
 
 def _with_arguments(function: Any) -> Any:
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, dict):
+    arguments = function.get("arguments") if isinstance(function, dict) else ""
+    if not isinstance(arguments, dict | None):
         return function
-    return {**function, "arguments": encode(arguments).decode()}
+    return {**function, "arguments": encode(arguments or {}).decode()}
 
 
 def _continues_assistant(body: Json) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from plumbline.answer.turn import MediaReference, Message, Part, ToolCall
@@ -20,6 +20,7 @@ from plumbline.contract._generated.messages import (
     SystemMessageParam,
     TextBlockParam,
     ThinkingBlockParam,
+    ToolReferenceBlockParam,
     ToolResultBlockParam,
     ToolUseBlockParam,
     URLImageSource,
@@ -141,19 +142,27 @@ def _parts(blocks: Sequence[_Block], modalities: Collection[str]) -> tuple[Part,
     """Read blocks as parts. Neighbouring texts are lines of their own."""
     found: list[Part] = []
     for where, block in blocks:
-        if isinstance(block, TextBlockParam):
+        if (text := _block_text(block, where)) is not None:
             if found and isinstance(found[-1], str) and not found[-1].endswith("\n"):
                 found[-1] += "\n"
-            found.append(block.text)
-        elif isinstance(block, DocumentBlockParam | SearchResultBlockParam):
-            if found and isinstance(found[-1], str) and not found[-1].endswith("\n"):
-                found[-1] += "\n"
-            found.append(document_text(block, where))
+            found.append(text)
         elif isinstance(block, ImageBlockParam) and "image" in modalities:
             found.append(_image(block, f"{where}.source"))
         else:
             raise unread_part(block, where, modalities)
     return tuple(found)
+
+
+def _block_text(block: Any, where: str) -> str | None:
+    """Return the text of a block; None for other kinds."""
+    match block:
+        case TextBlockParam(text=text):
+            return text
+        case DocumentBlockParam() | SearchResultBlockParam():
+            return document_text(block, where)
+        case ToolReferenceBlockParam(tool_name=name):
+            return f"Found tool: {name}"
+    return None
 
 
 def _image(block: ImageBlockParam, where: str) -> MediaReference:
@@ -179,8 +188,12 @@ def _joined(blocks: Sequence[_Block]) -> str:
 
 
 def _text(parts: tuple[Part, ...]) -> str:
-    """Return the text of parts, which are lines already (`_parts`)."""
-    return "".join(part for part in parts if isinstance(part, str))
+    """Return the text of parts. Neighbours are lines already (`_parts`), and so are texts around a file."""
+    found: list[str] = []
+    for before, part in pairwise(("", *parts)):
+        if isinstance(part, str):
+            found.append(part if isinstance(before, str) or not found else f"\n{part}")
+    return "".join(found)
 
 
 @dataclass(slots=True)
