@@ -2,8 +2,8 @@
 
 Laws:
     1. The messages of a drawn conversation (instructions, texts in one or several parts, images, thinking, calls alone,
-       beside text and several at once, results of any text) and its tools are the same in each API, and so is then the
-       prompt of every chat template.
+       between texts and several at once, results of any text) and its tools are the same in each API, and so is then
+       the prompt of every chat template.
     2. Content that is a string is content of one text part.
 
 Neighbouring texts of one message are left out: Messages makes lines of them in every template, the other APIs where a
@@ -60,16 +60,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class Said:
-    """What the model answered, and the results of its calls."""
+    """What the model answered, also behind its calls, and the results of these."""
 
     thought: str
     text: str
     calls: list[tuple[str, Json, str]]
+    late: str = ""
 
 
 def _said(last: bool) -> st.SearchStrategy[Said]:
     calls = st.lists(st.tuples(NAMES, ARGUMENTS, RESULTS), min_size=1, max_size=3)
-    calling = st.builds(Said, st.just("") | TEXTS, st.just("") | TEXTS, calls)
+    calling = st.builds(Said, st.just("") | TEXTS, st.just("") | TEXTS, calls, st.just("") | TEXTS)
     return st.builds(Said, st.just("") | TEXTS, TEXTS, st.just([])) if last else calling
 
 
@@ -137,7 +138,8 @@ def chat(system: str | None, steps: list[Asked | Said], as_strings: bool, tools:
             image = {"type": "image_url", "image_url": {"url": URL}}
             sent.append({"role": "user", "content": _content(step.parts, as_strings, text, image)})
             continue
-        said: Json = {"role": "assistant", "content": step.text or None}
+        texts = [text for text in (step.text, step.late) if text]
+        said: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
         if step.thought:
             said["reasoning_content"] = step.thought
         if step.calls:
@@ -177,13 +179,12 @@ def responses(system: str | None, steps: list[Asked | Said], as_strings: bool, t
         if step.thought:
             thought = [{"type": "reasoning_text", "text": step.thought}]
             sent.append({"type": "reasoning", "id": f"rs_{at}", "summary": [], "content": thought})
-        if step.text:
-            part = {"type": "output_text", "text": step.text, "annotations": []}
-            sent.append({"type": "message", "role": "assistant", "content": [part]})
+        sent += [_message(step.text)] if step.text else []
         sent += [
             {"type": "function_call", "call_id": _id(at, n), "name": name, "arguments": json.dumps(given_)}
             for n, (name, given_, _) in enumerate(step.calls)
         ]
+        sent += [_message(step.late)] if step.late else []
         sent += [
             {
                 "type": "function_call_output",
@@ -221,6 +222,7 @@ def messages(system: str | None, steps: list[Asked | Said], as_strings: bool, to
             {"type": "tool_use", "id": _id(at, n), "name": name, "input": given_}
             for n, (name, given_, _) in enumerate(step.calls)
         ]
+        blocks += [text(step.late)] if step.late else []
         sent.append({"role": "assistant", "content": blocks})
         results = [
             {
@@ -238,6 +240,11 @@ def messages(system: str | None, steps: list[Asked | Said], as_strings: bool, to
     body = {"model": "m", "max_tokens": 20, "messages": sent, **({"tools": offered} if tools else {})}
     request = decode(CreateMessageRequest, encode({**body, **({} if system is None else {"system": system})}))
     return _prompt(read_message(request, DEFAULTS, SEALER, thinks=True, modalities=("image",)))
+
+
+def _message(text: str) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "role": "assistant", "content": [part]}
 
 
 def _id(step: int, number: int) -> str:

@@ -204,11 +204,18 @@ class _Assistant:
 
 
 def _assistant(blocks: Sequence[_Block], sealer: Sealer) -> Message:
-    """Read a turn of the model. Its texts are joined as they are: the model wrote them without a break."""
+    """Read a turn of the model.
+
+    Neighbouring texts are joined as they are: the model wrote them without a break. Texts around thinking or a call are
+    paragraphs, as those of Responses are.
+    """
     found = _Assistant()
+    before: Any = None
     for where, block in blocks:
         match block:
             case TextBlockParam(text=text):
+                if found.text and not isinstance(before, TextBlockParam):
+                    found.text.append("\n\n")
                 found.text.append(text)
             case ThinkingBlockParam(thinking=text, signature=signature):
                 found.thinking.append(_opened(text, signature, f"{where}.signature", sealer))
@@ -217,6 +224,7 @@ def _assistant(blocks: Sequence[_Block], sealer: Sealer) -> Message:
             case ToolUseBlockParam():
                 arguments = dumps(block.input)
                 found.calls.append(ToolCall(block.id, block.name, arguments))
+        before = block
     text = "".join(found.text)
     return Message(
         role="assistant",
