@@ -1,4 +1,4 @@
-"""Write the results into docs/reference/compatibility.md, between two marks."""
+"""Write the results into docs/reference/compatibility-vllm.md, between two marks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PAGE", "RESULTS", "page_with", "write_page"]
 
 RESULTS = HERE / "results.json"
 """The numbers of the last whole run of each suite."""
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility-vllm.md"
 _BEGIN = "<!-- The results of `nox -s foreign -- --write` begin here. -->\n"
 _END = "<!-- They end here. -->\n"
 

@@ -1,7 +1,7 @@
 """Run the tests of other servers against our server (`nox -s foreign`).
 
 They are fetched from PyPI, or read from the folder of `--source`. Each test passes or is listed with a reason in
-`expected/`; `--write` puts the numbers into docs/reference/compatibility.md.
+`expected/`; `--write` puts the numbers into docs/reference/compatibility-vllm.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--source", type=Path, metavar="FOLDER", help="the tests of one suite, unpacked")
     parser.add_argument("--tests", metavar="WORDS", help="only tests that match these words, as pytest's -k")
     parser.add_argument(
-        "--write", action="store_true", help="write the numbers into docs/reference/compatibility.md"
+        "--write", action="store_true", help="write the numbers into docs/reference/compatibility-vllm.md"
     )
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - SUITES.keys()):

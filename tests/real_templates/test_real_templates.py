@@ -22,7 +22,9 @@ from real_templates.report import Report
 from real_templates.round_trip import examine
 from real_templates.turns import assistant_turn
 
-_DOCS = (Path(__file__).parents[2] / "docs" / "explanation" / "dialects.md").read_text("utf-8").splitlines()
+_DOCS = (
+    (Path(__file__).parents[2] / "docs" / "explanation" / "chat-templates.md").read_text("utf-8").splitlines()
+)
 _PYTHON = CHATML.replace(
     "call.function.arguments | tojson", "call.function.arguments.items() | list | string"
 )

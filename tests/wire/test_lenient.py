@@ -1,6 +1,6 @@
 """Laws of the forms that `--lenient` accepts.
 
-1. A form makes of its sample what docs/reference/compatibility.md says; the contract decodes the result.
+1. A form makes of its sample what docs/reference/compatibility-fields.md says; the contract decodes the result.
 2. A form is idempotent, and returns the same object for a body that does not have it.
 3. A body that decoding and the reader accept is read to the same turn, and uses no form.
 4. The hint ends an error if and only if a form changes what the error names and the rest decodes.

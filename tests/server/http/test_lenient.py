@@ -24,7 +24,7 @@ from plumbline.contract.wire.lenient.forms import FORMS
 from plumbline.contract.wire.lenient.stage import HINT
 from plumbline.server.settings import Settings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility-fields.md").read_text("utf-8")
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = "/v1/messages"
 USER = {"role": "user", "content": "hello"}
