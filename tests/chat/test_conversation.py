@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.chat.conversation import ChatSession, RefusedError
-from plumbline.chat.terminal import field_value, printable
+from plumbline.chat.terminal import Terminal, field_value, printable
 
 _CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
 
@@ -146,3 +146,27 @@ def test_no_code_reaches_the_terminal(text: str) -> None:
 )
 def test_a_field_is_set_to_the_json_that_is_typed(value: Any) -> None:
     assert field_value(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['"""', "/api/chat returns null", "/bye", '"""'],
+        ["/bye\nas a line of what was pasted"],
+        ["/api/chat returns null"],
+        ["/"],
+        ['"""/bye"""'],
+    ],
+)
+def test_only_one_word_after_a_slash_is_a_command(
+    lines: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    typed = iter([*lines, "/bye", "never read"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    talk = ChatSession(model="m")
+    with _client(lambda _: httpx2.Response(200, content=_stream([{"content": "yes"}]))) as client:
+        assert Terminal(talk, client).talk() == 0
+    assert [message["role"] for message in talk.messages] == ["user", "assistant"]
+    assert "/" in talk.messages[0]["content"]
+    assert next(typed) == "never read"

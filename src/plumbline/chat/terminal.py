@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import msgspec
@@ -43,6 +43,22 @@ class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[dict[str, Any]]
 
 
+class _Typed(NamedTuple):
+    """A text that was typed."""
+
+    text: str
+    quoted: bool = False
+    """Whether it stood between three quotes."""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is one line that begins with a command: `/set …`, but not `/api/chat fails` or `/tmp/a.png`."""
+        if self.quoted or "\n" in self.text or not self.text.startswith("/"):
+            return False
+        word = self.text.split()[0]
+        return "/" not in word[1:] and not Path(word).exists()
+
+
 class Terminal:
     """A conversation at a terminal.
 
@@ -65,12 +81,12 @@ class Terminal:
         """Talk until the end of the input."""
         print(f"Talking to {self._conversation.model}. /help shows what can be typed; Ctrl-D ends.")
         with _history():
-            while (text := _read_input(">>> ")) is not None:
-                if text.startswith("/") and not Path(text.split()[0]).exists():
-                    if self._run_command(text[1:].strip()):
+            while (typed := _read_input(">>> ")) is not None:
+                if typed.is_command:
+                    if self._run_command(typed.text[1:].strip()):
                         break
-                elif text.strip():
-                    self._send(text)
+                elif typed.text.strip():
+                    self._send(typed.text)
         return 0
 
     def _send(self, text: str) -> bool:
@@ -90,7 +106,8 @@ class Terminal:
                 print(f"→ {function['name']}({function['arguments']})")
                 if not sys.stdin.isatty():
                     continue
-                self._conversation.result(call, _read_input("  its result: ") or _NO_RESULT)
+                result = _read_input("  its result: ")
+                self._conversation.result(call, result.text if result and result.text else _NO_RESULT)
             if not calls or not sys.stdin.isatty():
                 return True
         return False
@@ -244,12 +261,12 @@ def _history() -> Iterator[None]:
             readline.write_history_file(path)
 
 
-def _read_input(prompt: str) -> str | None:
+def _read_input(prompt: str) -> _Typed | None:
     """Read a line, or several between three quotes. Return "" at Ctrl-C and None at the end of the input."""
     try:
         line = input(prompt)
         if not line.startswith('"""'):
-            return line
+            return _Typed(line)
         lines = [line[3:]]
         while not lines[-1].rstrip().endswith('"""'):
             lines.append(input("... "))
@@ -258,6 +275,6 @@ def _read_input(prompt: str) -> str | None:
         return None
     except KeyboardInterrupt:
         print()
-        return ""
+        return _Typed("")
     lines[-1] = lines[-1].rstrip()[:-3]
-    return "\n".join(lines).strip("\n")
+    return _Typed("\n".join(lines).strip("\n"), quoted=True)
