@@ -94,7 +94,7 @@ class Environment:
 
 def _pin(name: str, constraints: str = CONSTRAINTS) -> str:
     for line in (ROOT / constraints).read_text("utf-8").splitlines():
-        if line.startswith(f"{name}=="):
+        if line.lower().startswith(f"{name}=="):  # Sphinx is written with a capital letter.
             return line
     raise LookupError(f"{constraints} has no pin for {name}")
 
@@ -198,7 +198,7 @@ def templates(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def real(session: nox.Session) -> None:
-    """Try published files: all, or `-- vocabularies`, `models`, `memory`, `served`, `judge`; `--models FOLDER`."""
+    """Try published files: all, or `-- vocabularies models memory served tasks judge`; `--models FOLDER`."""
     paths = os.pathsep.join(("tests", "conformance"))
     Environment(session, DEV).run("python", "-m", "real", *session.posargs, PYTHONPATH=paths)
 

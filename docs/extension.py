@@ -1,4 +1,4 @@
-"""Extend Sphinx: link ids of rules to their pages, make wide tables readable on a phone, repair what axe reports."""
+"""Extend Sphinx: link ids of rules, make wide tables readable on a phone, address rows, repair what axe reports."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _LEFT_OUT = (nodes.reference, pending_xref, nodes.literal, nodes.literal_block, 
 _WIDE = 6
 """Columns of a table from which a phone shows each row as a block."""
 
+_ADDRESSED = ("reference/options", "reference/parameters")
+"""Pages whose tables have an address for each row."""
 _REPAIRS = {
     'role="heading">': 'role="heading" aria-level="2">',
     '<aside class="sidebar-drawer">': '<aside aria-label="Site" class="sidebar-drawer">',
@@ -78,6 +80,26 @@ def label_wide_tables(_: Any, document: nodes.document, __: str) -> None:
                         entry.children[0].insert(0, nodes.inline("", f"{heads[place]} ", classes=["label"]))
 
 
+def address_rows(_: Any, document: nodes.document, page: str) -> None:
+    """Give each row that begins with a name an address, such as `/reference/options/#port`, and link the name to it.
+
+    A field of several requests has the address of its first row; those of further ones begin with their sections.
+    """
+    taken = set(document.ids)
+    for body in document.findall(nodes.tbody) if page in _ADDRESSED else ():
+        for row in body.findall(nodes.row):
+            name = row.children[0].next_node(nodes.literal)
+            if name is None or name.astext() != row.children[0].astext():
+                continue
+            plain = nodes.make_id(name.astext())
+            section = next(each for each in _parents(row) if isinstance(each, nodes.section))
+            address = plain if plain not in taken else f"{section['ids'][0]}-{plain}"
+            if address not in taken:
+                taken.add(address)
+                row["ids"].append(address)
+                name.replace_self(nodes.reference("", "", name.deepcopy(), internal=True, refid=address))
+
+
 def repair_pages(app: Any, exception: Exception | None) -> None:
     """Repair what axe reports of furo's template."""
     for path in [] if exception else Path(app.outdir).rglob("index.html"):
@@ -91,5 +113,6 @@ def setup(app: Any) -> dict[str, Any]:
     """Register them."""
     app.add_transform(RuleLinks)
     app.connect("doctree-resolved", label_wide_tables)
+    app.connect("doctree-resolved", address_rows)
     app.connect("build-finished", repair_pages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -17,10 +18,12 @@ import urllib.error
 import urllib.request
 import venv
 from pathlib import Path
+from urllib.parse import urljoin
 
 DIST = Path(__file__).parents[2] / "dist"
 PATIENCE = 120.0
 """Seconds for a server to be ready."""
+NAMED = re.compile(r"""(?:src=|href=|from |import |import\(|URL\()"((?:page/|\./|vendor/)[\w./-]+)\"""")
 
 
 def main(torch: str, constraints: str) -> None:
@@ -54,12 +57,27 @@ def try_archive(archive: Path, torch: str, constraints: str, folder: Path) -> No
         body = {"messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}
         answer = fetch(f"http://127.0.0.1:{port}/v1/chat/completions", {"model": "plumbline-pocket", **body})
         assert "Pocket" in json.loads(answer)["choices"][0]["message"]["content"], answer
-        for path in ("/", "/docs", "/openapi.json"):
+        for path in ("/docs", "/openapi.json"):
             assert fetch(f"http://127.0.0.1:{port}{path}"), path
-        run("plumbline", "list", "chat/stream-text")
+        load_page(f"http://127.0.0.1:{port}/")
+        run("plumbline", "checks", "chat/stream-text")
+        run("plumbline", "vectors")
     finally:
         server.terminate()
         server.wait(60)
+
+
+def load_page(url: str) -> None:
+    """Load the page, and every file that it or one of its modules names."""
+    seen, waiting = set(), [url]
+    while waiting:
+        path = waiting.pop()
+        text = fetch(path).decode(errors="replace")
+        assert text, path
+        if "/vendor/" not in path:
+            waiting += {urljoin(path, name) for name in NAMED.findall(text)} - seen
+            seen.update(waiting)
+    assert len(seen) > 30, seen
 
 
 def wait(url: str, server: subprocess.Popen[bytes]) -> None:

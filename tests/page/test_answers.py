@@ -177,16 +177,20 @@ KINDS = {
     "table": "| a | b |\n|---|---|\n" + "| some text | and **more** of it |\n" * 6000,
     "paragraph": "some words that go on and on with *emphasis* and never end " * 3400,
     "formulas": "The value \\(x_1^2 + \\frac{a}{b}\\) is less than $\\sqrt{y}$.\n\n" * 3000,
-    "thinking": "",
+    "thinking": "I think about it. " * 11_000 + "\n",
+    "events": "some words that go on, and a line that ends\n" * 4600,
+    "tokens": "some words that go on, and a line that ends\n" * 4600,
 }
 STREAM = """
 (() => {
   const real = window.fetch;
   window.fetch = async (path, options) => {
     if (!String(path).includes("/v1/chat")) return real(path, options);
-    const { text, thinking } = window.fake;
+    const { text, thinking, logprobs } = window.fake;
     const encoder = new TextEncoder();
-    const event = (delta) => `data: ${JSON.stringify({ id: "c", choices: [{ index: 0, delta }] })}\\n\\n`;
+    const likely = (token) => ({ content: [{ token, logprob: -0.5, top_logprobs: [{ token, logprob: -0.5 }] }] });
+    const event = (delta) => `data: ${JSON.stringify({ id: "c", choices: [{
+      index: 0, delta, ...(logprobs ? { logprobs: likely(delta.content) } : {}) }] })}\\n\\n`;
     let place = 0;
     return new Response(new ReadableStream({ async pull(sink) {
       await new Promise((resolve) => setTimeout(resolve, 8));
@@ -209,8 +213,10 @@ def test_a_long_answer_stays_smooth(
     seen.page.add_init_script(STREAM)
     page = seen.open()
     page.set_default_timeout(120_000)
-    text = (KINDS[kind] or "I think about it. " * 11_000 + "\n")[:200_000]
-    page.evaluate("(fake) => Object.assign(window, { fake })", {"text": text, "thinking": not KINDS[kind]})
+    fake = {"text": KINDS[kind][:200_000], "thinking": kind == "thinking", "logprobs": kind == "tokens"}
+    page.evaluate("(fake) => Object.assign(window, { fake })", fake)
+    if kind in ("events", "tokens"):
+        seen.panel(kind)
     # CPU time of the page's thread, so that other work on the machine does not count.
     trace = tmp_path / "trace.json"
     browser.start_tracing(

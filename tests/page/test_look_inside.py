@@ -92,6 +92,12 @@ def test_tokens_have_probabilities_and_alternatives(visit: Any, pocket: Live) ->
         )
         assert page.locator(".alternatives tr").count() >= 5
         assert page.locator(".alternatives tr.drawn").count() == 1
+        count = page.locator(".token").count()
+        # They are kept with the events of the answer, and not a second time.
+        page.reload()
+        page.wait_for_selector(".message.assistant .toolbar")
+        seen.panel("tokens")
+        page.wait_for_selector(f".token >> nth={count - 1}")
 
 
 def test_the_state_of_the_server_is_shown(visit: Any, pocket: Live) -> None:

@@ -5,6 +5,7 @@ Sphinx builds it from the committed pages and from what `conformance/reference_s
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -46,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, str(script), str(root), *SERVERS], check=True)
     page = str(root / "docs" / "reference" / "parameters.md")
     subprocess.run([sys.executable, "-m", "generate.parameters", page], check=True, cwd=ROOT / "openapi")
-    differences = ROOT / "tests" / "differential" / "differences.md"
+    differences = ROOT / "tests" / "reference_parsers" / "differences.md"
     copyfile(differences, root / "docs" / "reference" / "dialect-differences.md")
     built = root / "site"
     # The options of `nox -s docs`.
@@ -110,6 +111,15 @@ def test_every_rule_has_its_address(site: Path) -> None:
     assert '<a class="reference internal" href="../../../rules/ERR-01/">' in (
         site / "reference" / "servers" / "vllm" / "index.html"
     ).read_text("utf-8")
+
+
+@pytest.mark.parametrize(("page", "name"), [("options", r"`(--[a-z-]+)`"), ("parameters", r"`(\w+)`")])
+def test_every_option_and_parameter_has_its_address(site: Path, page: str, name: str) -> None:
+    found = Links((site / "reference" / page / "index.html").read_text("utf-8"))
+    source = (site.parent / "docs" / "reference" / f"{page}.md").read_text("utf-8").partition("\n## ")[2]
+    names = {each.lstrip("-").replace("_", "-").lower() for each in re.findall(rf"^\| {name}", source, re.M)}
+    assert len(names) > 80
+    assert {each for each in names if each not in found.places or f"#{each}" not in found.links} == set()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,8 +3,8 @@
 `vocabularies` compares the tokenizers of llama.cpp's test files with their published ids and with references,
 `converter` random models that llama.cpp's converter wrote with those of transformers, `models` the tokenizers of three
 published models, `memory` measures starts and memory, `served` starts a server with each model and asks what exact
-arithmetic, llama.cpp, if llama-cpp-python is installed, and the protocol can check, `judge` runs the judge on it.
-The last lines are the table of `docs/reference/published-models.md`.
+arithmetic, llama.cpp, if llama-cpp-python is installed, and the protocol can check, `tasks` counts right answers to
+small questions, `judge` runs the judge on it. The last lines are the table of `docs/reference/published-models.md`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .converter import compare_converted
 from .files import Model, converter, models, vocabularies
 from .memory import start_and_memory
 from .served import judge_served, serve
+from .tasks import solve
 from .vocabulary import Verdict, judge
 
 HOME = Path(__file__).parents[2] / ".nox" / "real"
@@ -26,6 +27,7 @@ OF_MODELS: Mapping[str, Callable[[Model, Path], Verdict]] = {
     "models": lambda _, file: judge(file),
     "memory": lambda _, file: start_and_memory(file),
     "served": serve,
+    "tasks": solve,
     "judge": judge_served,
 }
 PARTS = ("vocabularies", "converter", *OF_MODELS)

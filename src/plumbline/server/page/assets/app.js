@@ -7,7 +7,8 @@ import { eventsPanel, stopReplay } from "./events.js";
 import { show } from "./run.js";
 import { readStatus, serverPanel } from "./server.js";
 import { settingsPanel } from "./settings.js";
-import { add, all, begin, emit, on, path, remove, save, saveSettings, state } from "./state.js";
+import { add, begin, emit, follow, on, path, remove, save, saveSettings, state } from "./state.js";
+import { get, list, onAnnounced } from "./storage.js";
 import { api, key } from "./stream.js";
 import { startThread } from "./thread.js";
 import { tokensPanel } from "./tokens.js";
@@ -66,12 +67,16 @@ async function models() {
   state.models = data;
   if (!data.some((model) => model.id === state.settings.model)) state.settings.model = data[0]?.id || "";
   $("model").replaceChildren(...data.map(({ id }) => h("option", { value: id, selected: id === state.settings.model }, id)));
-  $("model").addEventListener("change", () => {
-    state.settings.model = $("model").value;
-    saveSettings();
-    emit("models");
-  });
 }
+
+function chooseModel() {
+  state.settings.model = $("model").value;
+  saveSettings();
+  emit("models");
+}
+
+// The server may have been started again, with another model.
+const reread = () => models().then(readStatus).catch(() => {});
 
 function openConversation(conversation) {
   if (state.live) return notice(t("stop_first"));
@@ -89,15 +94,15 @@ function openConversation(conversation) {
 }
 
 async function conversations() {
-  const found = (await all("conversations")).sort((one, other) => other.at - one.at);
-  $("conversations").replaceChildren(...found.map((conversation) => h("li", {},
-    h("button", { type: "button", className: "entry", ariaCurrent: conversation.id === state.conversation.id ? "true" : null,
-      onclick: () => openConversation(conversation) }, conversation.title || t("untitled")),
-    h("button", { type: "button", className: "icon", ariaLabel: t("delete", { name: conversation.title }), onclick: async () => {
+  const found = await list();
+  $("conversations").replaceChildren(...found.map(({ id, title }) => h("li", {},
+    h("button", { type: "button", className: "entry", ariaCurrent: id === state.conversation.id ? "true" : null,
+      onclick: async () => openConversation(await get("conversations", id)) }, title || t("untitled")),
+    h("button", { type: "button", className: "icon", ariaLabel: t("delete", { name: title }), onclick: async () => {
       if (state.live) return notice(t("stop_first"));
-      if (!confirm(t("delete_really", { name: conversation.title }))) return undefined;
-      await remove(conversation);
-      if (conversation.id === state.conversation.id) startNew();
+      if (!confirm(t("delete_really", { name: title }))) return undefined;
+      await remove(await get("conversations", id));
+      if (id === state.conversation.id) startNew();
       return emit("conversations");
     } }, "×"))));
 }
@@ -142,6 +147,11 @@ function react() {
   let waiting = false;
   on("problem", notice);
   on("conversations", conversations);
+  on("stale", reread);
+  onAnnounced(async (id) => {
+    emit("conversations");
+    if (await follow(id)) emit("thread");
+  });
   on("settings", () => again("settings"));
   on("api", () => { state.conversation.api = state.settings.api; emit("models"); });
   on("models", () => again("settings"));
@@ -172,6 +182,7 @@ async function start() {
   startThread();
   startComposer();
   $("new").addEventListener("click", startNew);
+  $("model").addEventListener("change", chooseModel);
   $("stored").addEventListener("submit", openStored);
   $("menu").addEventListener("click", () => side("sidebar", !document.body.matches(".show-sidebar")));
   $("panel-toggle").addEventListener("click", () => side("panel", $("panel-toggle").getAttribute("aria-expanded") !== "true"));
@@ -182,7 +193,7 @@ async function start() {
   document.querySelector("a[href=docs]").hidden = key() !== ""; // A link sends no key, and the reference needs one.
   state.controls = await (await api("/page/controls.json")).json();
   openPanel("settings");
-  const known = (await all("conversations")).find((each) => each.id === localStorage.getItem("conversation"));
+  const known = await get("conversations", localStorage.getItem("conversation") || "");
   if (known) await openConversation(known);
   else emit("thread");
   emit("conversations");

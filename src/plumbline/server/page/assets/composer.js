@@ -7,6 +7,7 @@ import { followAgain } from "./thread.js";
 import { t } from "./texts.js";
 
 const MOST_BYTES = 8 * 2 ** 20; // Of one file; the server takes bodies of 10 MiB.
+const LONG = 10_000; // Characters; a longer text that is pasted is a file, because the field gets slow with it.
 let images = [];
 let texts = [];
 
@@ -63,6 +64,17 @@ async function attach(files) {
   showAttachments();
 }
 
+function paste(event) {
+  const { clipboardData: data } = event;
+  const text = data.getData("text/plain");
+  if (text.length > LONG) {
+    event.preventDefault();
+    return attach([new File([text], `${t("pasted", { number: texts.length + 1 })}.txt`)]);
+  }
+  // Cells of a spreadsheet come with a picture of them.
+  return attach(text && data.types.includes("text/html") ? [] : data.files);
+}
+
 function submit(event) {
   event.preventDefault();
   if (state.live) return stop();
@@ -93,7 +105,7 @@ export function startComposer() {
   });
   $("attach").addEventListener("click", () => $("file").click());
   $("file").addEventListener("change", () => attach($("file").files).then(() => ($("file").value = "")));
-  prompt.addEventListener("paste", (event) => attach(event.clipboardData.files));
+  prompt.addEventListener("paste", paste);
   for (const name of ["dragover", "drop"]) {
     document.addEventListener(name, (event) => {
       if (![...event.dataTransfer.types].includes("Files")) return;

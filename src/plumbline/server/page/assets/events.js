@@ -115,17 +115,24 @@ function replay(shown, rows) {
     h("div", { className: "line" }, play, where));
 }
 
-// Return the rows of a record. New events are appended; a new judgement makes all rows anew, and keeps open what was.
-// Of a long stream the last ones are shown, until the reader asks for all.
+// What a judgement says about an event, as a text that changes with its row.
+const said = ({ events = [], findings = [] } = {}, number) =>
+  [events[number]?.rules, ...findings.filter((each) => each.event === number).map((each) => each.rule)].join();
+
+// Return the rows of a record. New events are appended; a new judgement makes the rows anew about which it says something
+// else, and keeps open what was. Of a long stream the last ones are shown, until the reader asks for all.
 let kept = {};
 function rowsOf(record, events) {
   const { judgement } = record;
-  if (kept.record !== record || kept.judgement !== judgement) {
-    const same = kept.record === record;
-    const open = same ? [...kept.list.children].map((each) => each.open) : [];
-    const from = same ? kept.from : Math.max(0, events.length - MOST);
-    kept = { record, judgement, from, all: same && kept.all, list: h("div", { className: "events" }) };
-    kept.list.append(...open.map((opened, place) => Object.assign(row(events[from + place], from + place, judgement), { open: opened })));
+  if (kept.record !== record) {
+    kept = { record, judgement, from: Math.max(0, events.length - MOST), list: h("div", { className: "events" }) };
+  } else if (kept.judgement !== judgement) {
+    [...kept.list.children].forEach((each, place) => {
+      const number = kept.from + place;
+      if (said(kept.judgement ?? undefined, number) === said(judgement ?? undefined, number)) return;
+      each.replaceWith(Object.assign(row(events[number], number, judgement), { open: each.open }));
+    });
+    kept.judgement = judgement;
   }
   for (let number = kept.from + kept.list.children.length; number < events.length; number++) {
     kept.list.append(row(events[number], number, judgement));
@@ -139,7 +146,7 @@ function rowsOf(record, events) {
 
 function earlier(view) {
   return h("button", { type: "button", className: "quiet", onclick: () => {
-    kept = { record: kept.record, list: h("div"), from: 0, all: true };
+    kept = { ...kept, list: h("div", { className: "events" }), head: null, from: 0, all: true };
     eventsPanel(view);
   } }, t("events_earlier", { count: kept.from }));
 }
@@ -158,13 +165,17 @@ export function eventsPanel(view) {
   const general = (record.judgement?.findings || []).filter((each) => each.event === null);
   const raw = () => new Blob(record.frames.map(([, data]) => data)).text().then((text) => copy(text, t("stream")));
   const writing = state.live?.record === record;
-  return view.replaceChildren(...[
+  const head = [
     h("div", { className: "line" }, h("h2", {}, `${record.path}`), h("span", { className: "muted" }, t("problem_status", { status: record.status || "…" })),
       h("button", { type: "button", className: "quiet", onclick: raw }, t("copy_raw"))),
     verdict(record), ...general.map((each) => finding(each, record.judgement.rules, true)),
     !writing && events.length > 1 && replay(shown, rows),
     kept.from > 0 && earlier(view),
-    list,
     !events.length && record.frames.length > 0 && h("pre", { tabIndex: 0 }, new TextDecoder().decode(record.frames[0][1])),
-  ].filter(Boolean));
+  ].filter(Boolean);
+  // The list stays where it is: a browser would lay all rows out again.
+  kept.head ??= h("div", {});
+  kept.head.replaceChildren(...head);
+  if (!view.contains(list) || !view.contains(kept.head)) view.replaceChildren(kept.head, list);
+  return undefined;
 }

@@ -4,7 +4,13 @@ import { h } from "./dom.js";
 import { saveSettings, state } from "./state.js";
 import { t } from "./texts.js";
 
-export const presets = () => JSON.parse(localStorage.getItem("presets") || "{}");
+export function presets() {
+  try {
+    return JSON.parse(localStorage.getItem("presets") || "{}");
+  } catch {
+    return {};
+  }
+}
 
 function write(found) {
   localStorage.setItem("presets", JSON.stringify(found));

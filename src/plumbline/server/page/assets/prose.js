@@ -9,7 +9,8 @@ import { elements, parse, reusable } from "./markup.js";
 
 const WINDOW = 4000; // Characters.
 const SLICE = 10; // Milliseconds of drawing at a time.
-const LONG = 20_000; // Characters; of a longer text only what is in sight is laid out.
+const LONG = 10_000; // Characters; behind them only what is in sight is laid out.
+const GROUP = 1500; // Characters that come into sight together: KaTeX makes forty elements of a formula of twenty.
 const ITEM = /\n(?=(?:[-*+]|\d{1,9}[.)])\s)/g;
 
 // Where a block that is longer than its window is cut.
@@ -45,7 +46,6 @@ export class Prose {
     if (ended || !text.startsWith(this.text)) this.reset();
     this.text = text;
     this.writing = writing;
-    this.element.classList.toggle("long", text.length > LONG);
     this.work();
   }
 
@@ -107,13 +107,19 @@ export class Prose {
 
   // Put an element at the end. A browser leaves whole groups out of its layout while they are out of sight.
   place(element, length) {
-    if (element.parentNode) this.size += length;
-    else {
-      if (!this.group || this.size > WINDOW) [this.group, this.size] = [this.element.appendChild(h("div", { className: "group" })), 0];
+    if (!element.parentNode) {
+      if (!this.group || this.size > GROUP) this.openGroup();
       this.group.append(element);
-      this.size += length;
     }
+    this.size += length;
     return element;
+  }
+
+  // A group is set apart when it has ended. Setting all apart at once would lay the whole text out again in one frame.
+  openGroup() {
+    if (this.done > LONG) this.group?.classList.add("apart");
+    this.group = this.element.appendChild(h("div", { className: "group" }));
+    this.size = 0;
   }
 
   drawTail(tokens) {

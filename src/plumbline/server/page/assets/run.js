@@ -1,14 +1,16 @@
 // Send the request of a branch, fold its answer while it comes, and let the judge look at it.
 
-import { APIS, emptyAnswer } from "./apis.js";
+import { APIS, emptyAnswer, fold } from "./apis.js";
 import { id } from "./dom.js";
-import { add, emit, get, path, put, save, state } from "./state.js";
+import { add, emit, forget, path, put, save, state } from "./state.js";
+import { get } from "./storage.js";
 import { api, askKey, EventReader, failure, send } from "./stream.js";
 import { t } from "./texts.js";
 
 const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where judging takes long.
 const MOST_JUDGED = 1.9 * 2 ** 20; // Bytes; the server takes 2 MiB.
 const MOST_FRAMES = 20_000;
+const SAVED_EVERY = 2000; // Milliseconds, while an answer is written.
 
 function tools({ tools: text, api: name }) {
   if (!text.trim() || name === "completions") return [];
@@ -47,6 +49,7 @@ export async function run(parent) {
   Object.assign(state, { live, shown: live });
   emit("thread");
   save().then(() => emit("conversations")); // A reload in the middle keeps what was asked.
+  const saving = setInterval(save, SAVED_EVERY); // So that a page that is closed keeps what has been written.
   let folded = 0;
   await send(record, live.controller.signal, () => {
     const { events } = live.reader;
@@ -57,16 +60,17 @@ export async function run(parent) {
     emit("answer", live);
     judgeSoon(live);
   });
+  clearInterval(saving);
   state.live = null;
   if (record.status === 401) {
-    delete conversation.nodes[node.id];
-    conversation.leaf = parent.id;
+    forget(conversation, node);
     if (await askKey(t("key_refused"))) return run(parent);
     emit("problem", t("key_needed"));
     return emit("thread");
   }
   if (record.status >= 400) answer.error = failure(await new Blob(record.frames.map(([, data]) => data)).text(), record.status);
   if (record.error) answer.error = { message: record.error };
+  if (record.error || record.status === 404) emit("stale"); // The server may have another model now.
   if (record.stopped) answer.finish = "stopped";
   node.seconds = record.seconds;
   node.requestId = record.headers.find(([each]) => each === "x-request-id")?.[1];
@@ -101,7 +105,12 @@ function timeThoughts(node, answer, time) {
 
 export const stop = () => state.live?.controller.abort();
 
-const base64 = (data) => data.toBase64?.() ?? btoa(Array.from(data, (each) => String.fromCharCode(each)).join(""));
+function base64(data) {
+  if (data.toBase64) return data.toBase64();
+  let text = "";
+  for (let at = 0; at < data.length; at += 8192) text += String.fromCharCode(...data.subarray(at, at + 8192));
+  return btoa(text);
+}
 
 // The frames of a record in base64, each made once.
 function encoded(live) {
@@ -152,6 +161,7 @@ export async function show(node) {
     const record = unpacked(found);
     const reader = new EventReader();
     reader.take(record.frames);
+    if (record.body.includes('logprobs"') && !node.answer.tokens.length) node.answer.tokens = fold(record.api, reader.events).tokens;
     state.shown = { node, record, reader };
     judgeAgain(state.shown);
   }

@@ -2,7 +2,8 @@
 
 import { bytes, h, seconds, svg } from "./dom.js";
 import { show } from "./run.js";
-import { all, emit, state } from "./state.js";
+import { emit, on, state } from "./state.js";
+import { all } from "./storage.js";
 import { api } from "./stream.js";
 import { language, t } from "./texts.js";
 
@@ -10,6 +11,8 @@ const EVERY = 2000; // Milliseconds between readings.
 const KEPT = 60;
 const readings = []; // { at, sums } of /metrics; the newest is last.
 let texts = false;
+let own = null; // A promise of the messages of this browser by the ids of their requests; reading them takes long.
+on("conversations", () => (own = null));
 
 function sumsOf(text) {
   const sums = {};
@@ -69,11 +72,12 @@ function card(model) {
   ]));
 }
 
-function requests(list, conversations) {
-  const own = new Map(conversations.flatMap(({ nodes }) => Object.values(nodes).filter((node) => node.requestId)
-    .map((node) => [node.requestId, [node, nodes[node.parent]]])));
+const messages = async () => new Map((await all("conversations")).flatMap(({ nodes }) =>
+  Object.values(nodes).filter((node) => node.requestId).map((node) => [node.requestId, [node, nodes[node.parent]]])));
+
+function requests(list, known) {
   const line = (request) => {
-    const [node, asked] = own.get(request.id) || [];
+    const [node, asked] = known.get(request.id) || [];
     const what = texts && asked ? asked.text.slice(0, 40) : request.path;
     return h("tr", {}, h("td", {}, new Date(request.at * 1000).toTimeString().slice(0, 8)),
       h("td", {}, node ? h("button", { type: "button", className: "link", onclick: () => show(node) }, what) : what),
@@ -97,7 +101,7 @@ async function refresh(view) {
     readings.push({ at: Date.now(), sums: sumsOf(await (await api("/metrics")).text()) });
     if (readings.length > KEPT + 1) readings.shift();
   }
-  const conversations = await all("conversations");
+  const known = await (own ??= messages());
   const box = h("input", { type: "checkbox", checked: texts, onchange: (event) => (texts = event.target.checked) });
   if (view.dataset.tab !== "server") return;
   const focused = view.contains(document.activeElement) && document.activeElement.type === "checkbox";
@@ -111,7 +115,7 @@ async function refresh(view) {
       [t("responses"), status.stores ? t("stored") : t("stored_not")]])),
     ...(status.oversees ? [
       h("div", { className: "line" }, h("h2", {}, t("last_requests")), h("label", { className: "check" }, box, t("show_texts"))),
-      requests(status.requests, conversations),
+      requests(status.requests, known),
     ] : [h("p", { className: "muted" }, t("needs_admin"))]));
   if (focused) box.focus();
 }

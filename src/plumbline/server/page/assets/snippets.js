@@ -2,7 +2,8 @@
 
 import { APIS } from "./apis.js";
 import { copy, $, h } from "./dom.js";
-import { get, state } from "./state.js";
+import { state } from "./state.js";
+import { get } from "./storage.js";
 import { base, key } from "./stream.js";
 import { t } from "./texts.js";
 

@@ -1,9 +1,9 @@
 // What the parts of the page share: the conversation, the settings, the answer that is being written, and changes.
-// Conversations and the records of their requests are kept in this browser (IndexedDB).
 //
 // A conversation is a tree: each message names its parent, so that an edited or repeated message is a new branch.
 
 import { id } from "./dom.js";
+import { announce, drop, get, put as write, putConversation, take } from "./storage.js";
 import { t } from "./texts.js";
 
 const STARTING = {
@@ -11,8 +11,18 @@ const STARTING = {
   format: { kind: "text", value: "" }, params: { chat: {}, completions: {}, responses: {}, messages: {} },
 };
 
+// The settings of the last visit; what an older page wrote may lack members, or be no JSON.
+function lastSettings() {
+  try {
+    const { params, ...found } = JSON.parse(localStorage.getItem("settings") || "{}");
+    return { ...STARTING, ...found, params: { ...STARTING.params, ...params } };
+  } catch {
+    return STARTING;
+  }
+}
+
 export const state = {
-  settings: { ...STARTING, ...JSON.parse(localStorage.getItem("settings") || "{}") },
+  settings: lastSettings(),
   conversation: null,
   live: null, // { node, record, reader, controller } of the answer that is being written
   shown: null, // { record, reader } of the answer whose events the panel shows
@@ -29,9 +39,25 @@ export function begin() {
   state.conversation = newConversation(state.settings.api, state.settings.model);
 }
 
-export function save() {
-  localStorage.setItem("conversation", state.conversation.id);
-  return put("conversations", state.conversation);
+// A browser may have no room left.
+const notKept = (error) => emit("problem", t("kept_not", { problem: error.message }));
+export const put = (name, value) => write(name, value).catch(notKept);
+
+// Keep the conversation; other tabs hear of it, unless an answer is being written.
+export async function save() {
+  const { conversation } = state;
+  localStorage.setItem("conversation", conversation.id);
+  await putConversation(conversation).catch(notKept);
+  if (!state.live) announce(conversation.id);
+}
+
+// Take over what another tab has written; true if it belongs to the conversation that is shown.
+export async function follow(name) {
+  const { conversation } = state;
+  if (name !== conversation.id || state.live) return false;
+  take(conversation, await get("conversations", name));
+  if (conversation.leaf) choose(conversation, conversation.nodes[conversation.leaf]);
+  return true;
 }
 
 const listeners = {};
@@ -43,37 +69,6 @@ export const modelFacts = () => state.status?.models.find((model) => model.names
 export const usualOf = (control, model) =>
   state.models.find(({ id }) => id === model)?.default_sampling_params?.[control.name] ?? control.default;
 export const readsPictures = () => Boolean(modelFacts()?.engine.modalities.includes("image"));
-
-const STORES = ["conversations", "records"];
-const memory = Object.fromEntries(STORES.map((name) => [name, new Map()])); // Where a browser keeps nothing.
-let database;
-const promised = (request) =>
-  new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-
-async function opened() {
-  try {
-    const opening = indexedDB.open("plumbline", 1);
-    opening.onupgradeneeded = () => STORES.forEach((each) => opening.result.createObjectStore(each, { keyPath: "id" }));
-    return await promised(opening);
-  } catch {
-    return null;
-  }
-}
-
-// Do something with a store of the browser, or else with the one in memory.
-async function using(name, mode, kept, lost) {
-  const found = await (database ??= opened());
-  return found ? promised(kept(found.transaction(name, mode).objectStore(name))) : lost(memory[name]);
-}
-
-export const put = (name, value) =>
-  using(name, "readwrite", (store) => store.put(value), (map) => map.set(value.id, value));
-export const get = (name, key) => using(name, "readonly", (store) => store.get(key), (map) => map.get(key));
-export const all = (name) => using(name, "readonly", (store) => store.getAll(), (map) => [...map.values()]);
-const drop = (name, key) => using(name, "readwrite", (store) => store.delete(key), (map) => map.delete(key));
 
 export async function remove(conversation) {
   for (const node of Object.values(conversation.nodes)) {
@@ -98,6 +93,13 @@ export function path(conversation, leaf = conversation.leaf) {
   const found = [];
   for (let node = conversation.nodes[leaf]; node; node = conversation.nodes[node.parent]) found.unshift(node);
   return found;
+}
+
+// Forget a message that has no answer, also where it was kept already.
+export function forget(conversation, node) {
+  delete conversation.nodes[node.id];
+  conversation.removed = [...(conversation.removed || []), node.id];
+  conversation.leaf = node.parent;
 }
 
 export const siblings = (conversation, node) =>

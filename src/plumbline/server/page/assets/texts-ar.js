@@ -49,6 +49,7 @@ export const texts = {
   file_large: "حجم {name} أكبر من 8 MiB.",
   file_remove: "إزالة {name}",
   file_unread: "{name} ليس صورة ولا نصًا.",
+  pasted: "ملصق-{number}",
   // Messages
   welcome: "ماذا نجرّب؟",
   welcome_about: "تظهر كل إجابة مع الأحداث التي وصلت بها، ويُحكم عليها وفق قواعد الواجهة البرمجية.",
@@ -61,6 +62,8 @@ export const texts = {
   you: "أنت",
   answer: "الإجابة",
   message: "الرسالة",
+  show_all: "عرض كل الأحرف ({count})",
+  kept_not: "لم يحفظ المتصفح هذا: {problem}",
   edit: "تعديل",
   edited: "الرسالة المعدّلة",
   cancel: "إلغاء",

@@ -49,6 +49,7 @@ export const texts = {
   file_large: "{name} hat mehr als 8 MiB.",
   file_remove: "{name} entfernen",
   file_unread: "{name} ist weder ein Bild noch Text.",
+  pasted: "eingefügt-{number}",
   // Messages
   welcome: "Was probieren wir aus?",
   welcome_about: "Jede Antwort erscheint mit den Ereignissen, in denen sie kam, geprüft nach den Regeln der API.",
@@ -61,6 +62,8 @@ export const texts = {
   you: "Du",
   answer: "Antwort",
   message: "Nachricht",
+  show_all: "Alle {count} Zeichen zeigen",
+  kept_not: "Der Browser hat das nicht behalten: {problem}",
   edit: "Bearbeiten",
   edited: "Bearbeitete Nachricht",
   cancel: "Abbrechen",

@@ -49,6 +49,7 @@ export const texts = {
   file_large: "{name} has more than 8 MiB.",
   file_remove: "Remove {name}",
   file_unread: "{name} is neither a picture nor text.",
+  pasted: "pasted-{number}",
   // Messages
   welcome: "What shall we try?",
   welcome_about: "Every answer is shown with the events that it came in, judged by the rules of the API.",
@@ -61,6 +62,8 @@ export const texts = {
   you: "You",
   answer: "Answer",
   message: "Message",
+  show_all: "Show all {count} characters",
+  kept_not: "The browser did not keep this: {problem}",
   edit: "Edit",
   edited: "Edited message",
   cancel: "Cancel",

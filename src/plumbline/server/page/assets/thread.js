@@ -2,6 +2,7 @@
 
 import { answerView } from "./answer.js";
 import { resultCard } from "./calls.js";
+import { Chunks } from "./chunks.js";
 import { openCompare } from "./compare.js";
 import { arrange, copy, $, h, seconds } from "./dom.js";
 import { TOOL } from "./examples.js";
@@ -10,6 +11,8 @@ import { showCode } from "./snippets.js";
 import { add, choose, emit, on, path, save, saveSettings, siblings, state } from "./state.js";
 import { t } from "./texts.js";
 
+const LONG = 10_000; // Characters of a message of the user; of a longer one so many are shown:
+const SHOWN = 4000;
 let follows = true; // Whether the view scrolls with the answer; the reader ends that by scrolling up.
 
 const button = (label, onclick, more = {}) => h("button", { type: "button", className: "quiet", onclick, ...more }, label);
@@ -28,6 +31,18 @@ function toolbar(node, ...buttons) {
     ...buttons);
 }
 
+// The text of a message; of a long one the beginning, until the reader asks for the rest.
+function written(text) {
+  const inner = h("div", { className: "plain", dir: "auto" }, text.length > LONG ? `${text.slice(0, SHOWN)}…` : text);
+  if (text.length <= LONG) return [inner];
+  const rest = button(t("show_all", { count: text.length }), () => {
+    inner.replaceChildren();
+    new Chunks(inner).update(text);
+    rest.remove();
+  });
+  return [inner, rest];
+}
+
 function userMessage(node) {
   const article = h("article", { className: "message user", ariaLabel: t("you") });
   const edit = () => {
@@ -42,7 +57,7 @@ function userMessage(node) {
   article.append(
     h("div", { className: "bubble" },
       ...(node.images || []).map((url) => h("img", { src: url, alt: t("picture_attached"), className: "picture" })),
-      h("div", { className: "plain", dir: "auto" }, node.text)),
+      ...written(node.text)),
     toolbar(node, button(t("edit"), edit, { disabled: Boolean(state.live) }), button(t("copy"), () => copy(node.text, t("message")))));
   return article;
 }

@@ -5,6 +5,8 @@ import { state } from "./state.js";
 import { t } from "./texts.js";
 
 const STEPS = [0.9, 0.6, 0.3, 0.1]; // Bounds of the colours.
+const GROUP = 200; // Tokens.
+const MOST = 500; // Tokens that are drawn at a time.
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 const visible = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll(" ", "·") || "∅";
 const level = (logprob) => STEPS.filter((bound) => Math.exp(logprob ?? 0) < bound).length;
@@ -16,30 +18,46 @@ function alternatives(token) {
       h("td", {}, percent(logprob)), h("td", { className: "muted" }, logprob.toFixed(3))))));
 }
 
-let drawn = {}; // The tokens that are shown, so that drawing them again does not take the focus away.
+// The tokens that are shown. New ones are appended, in groups that a browser leaves out of its layout while out of sight.
+let drawn = {};
 
-export function tokensPanel(view) {
-  const tokens = state.shown?.node.answer.tokens || [];
-  if (drawn.tokens === tokens && drawn.count === tokens.length && view.querySelector(".tokens")) return;
-  drawn = { tokens, count: tokens.length };
-  if (!tokens.length) {
-    view.replaceChildren(h("p", { className: "muted" },
-      t("tokens_none")));
-    return;
-  }
+const likelihood = (tokens) => tokens.reduce((total, { logprob }) => total + (logprob ?? 0), 0);
+
+function begin(view, tokens) {
+  const pieces = [];
+  const about = h("p", { className: "muted" });
   const detail = h("div", { className: "detail", ariaLive: "polite" });
-  const pieces = tokens.map((token, number) => h("button", { type: "button", className: `token p${level(token.logprob)}`,
-    tabIndex: number ? -1 : 0, title: token.logprob === null ? "" : percent(token.logprob),
-    onfocus: () => detail.replaceChildren(alternatives(token)), onclick: ({ target }) => target.focus() }, visible(token.text)));
   const list = h("div", { className: "tokens", role: "toolbar", ariaLabel: t("tokens"), onkeydown: (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     const next = pieces[pieces.indexOf(document.activeElement) + step];
     if (!next) return;
     event.preventDefault();
     next.focus();
-  } }, ...pieces);
-  const sum = tokens.reduce((total, { logprob }) => total + (logprob ?? 0), 0);
-  view.replaceChildren(
-    h("p", { className: "muted" }, t("tokens_about", { count: tokens.length, value: Math.exp(-sum / tokens.length).toFixed(2) })),
-    list, detail);
+  } });
+  drawn = { tokens, pieces, about, detail, list, sum: 0 };
+  view.replaceChildren(about, list, detail);
+}
+
+function piece(token, first) {
+  return h("button", { type: "button", className: `token p${level(token.logprob)}`,
+    tabIndex: first ? 0 : -1, title: token.logprob === null ? "" : percent(token.logprob),
+    onfocus: () => drawn.detail.replaceChildren(alternatives(token)), onclick: ({ target }) => target.focus() }, visible(token.text));
+}
+
+export function tokensPanel(view) {
+  const tokens = state.shown?.node.answer.tokens || [];
+  if (!tokens.length) return view.replaceChildren(h("p", { className: "muted" }, t("tokens_none")));
+  if (drawn.tokens !== tokens || !view.contains(drawn.list)) begin(view, tokens);
+  const { pieces, list, about } = drawn;
+  const added = tokens.slice(pieces.length, pieces.length + MOST);
+  if (!added.length) return undefined;
+  for (const token of added) {
+    if (pieces.length % GROUP === 0) list.append(h("div", { className: "tokens" }));
+    pieces.push(piece(token, !pieces.length));
+    list.lastChild.append(pieces.at(-1));
+  }
+  drawn.sum += likelihood(added);
+  about.textContent = t("tokens_about", { count: pieces.length, value: Math.exp(-drawn.sum / pieces.length).toFixed(2) });
+  if (pieces.length < tokens.length) setTimeout(() => view.contains(list) && tokensPanel(view));
+  return undefined;
 }
