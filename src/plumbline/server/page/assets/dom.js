@@ -18,8 +18,9 @@ export function h(tag, props = {}, ...children) {
 
 // Make elements the children of another. Those in their places are not moved: that costs time, and ends a selection.
 export function arrange(parent, elements) {
+  const kept = new Set(elements);
+  for (const each of [...parent.children]) if (!kept.has(each)) each.remove();
   elements.forEach((each, place) => parent.children[place] === each || parent.insertBefore(each, parent.children[place] || null));
-  while (parent.children.length > elements.length) parent.lastChild.remove();
 }
 
 export function svg(tag, props, ...children) {

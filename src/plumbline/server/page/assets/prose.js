@@ -7,7 +7,8 @@ import { CodeView } from "./code.js";
 import { h, id } from "./dom.js";
 import { elements, parse, reusable } from "./markup.js";
 
-const WINDOW = 4000; // Characters.
+const SMALL = 1200; // Characters that are read at a time,
+const WINDOW = 4000; // or so many, if a block is longer.
 const SLICE = 10; // Milliseconds of drawing at a time.
 const LONG = 10_000; // Characters; behind them only what is in sight is laid out.
 const GROUP = 1500; // Characters that come into sight together: KaTeX makes forty elements of a formula of twenty.
@@ -60,16 +61,24 @@ export class Prose {
     }
   }
 
+  // Parse the next characters.
+  read(size) {
+    const window = this.text.slice(this.done, this.done + size);
+    const source = this.head + window;
+    const tokens = parse(source, this.env);
+    const starts = tokens.flatMap((token, place) => (token.level === 0 && token.nesting >= 0 ? [place] : []));
+    return { window, source, tokens, starts, last: this.done + window.length === this.text.length };
+  }
+
   // Draw the next blocks; false if only the one that is being written remains.
   step() {
     if (this.code) return this.moreCode();
-    let window = this.text.slice(this.done, this.done + WINDOW);
-    const last = this.done + window.length === this.text.length;
-    const source = this.head + window;
     const known = this.known();
-    const tokens = parse(source, this.env);
+    let read = this.read(SMALL);
+    if (!read.last && read.starts.length < 2) read = this.read(WINDOW);
     this.defined(known);
-    const starts = tokens.flatMap((token, place) => (token.level === 0 && token.nesting >= 0 ? [place] : []));
+    const { source, tokens, starts, last } = read;
+    let { window } = read;
     if (last && !this.writing) {
       this.commit(tokens, window.length);
       return true;
