@@ -89,7 +89,7 @@ def address_rows(_: Any, document: nodes.document, page: str) -> None:
     for body in document.findall(nodes.tbody) if page in _ADDRESSED else ():
         for row in body.findall(nodes.row):
             name = row.children[0].next_node(nodes.literal)
-            if name is None or name.astext() != row.children[0].astext():
+            if name is None or not row.children[0].astext().startswith(name.astext()):
                 continue
             plain = nodes.make_id(name.astext())
             section = next(each for each in _parents(row) if isinstance(each, nodes.section))

@@ -1,4 +1,4 @@
-"""Outputs that other servers read differently: the section Decisions of docs/explanation/dialect-outputs.md, row by row."""
+"""Outputs that other servers read differently: the Decisions of docs/explanation/dialect-outputs.md, row by row."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def try_archive(archive: Path, torch: str, constraints: str, folder: Path) -> No
 
 def load_page(url: str) -> None:
     """Load the page, and every file that it or one of its modules names."""
-    seen, waiting = set(), [url]
+    seen: set[str] = set()
+    waiting = [url]
     while waiting:
         path = waiting.pop()
         text = fetch(path).decode(errors="replace")
