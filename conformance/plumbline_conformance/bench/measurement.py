@@ -237,7 +237,9 @@ async def _ready(client: httpx2.AsyncClient, plan: _Plan, target: Target) -> Sen
     sender = Sender(client, joined(target.base_url, api.path), api, fields, plan.command.timeout)
     sample = await sender.send(*next(prompts(plan.command.seed - 1, plan.words, plan.answers, plan.given)))
     if sample.error:
-        raise UnusableInput(f"{target.base_url} did not answer the first request: {sample.error}")
+        base = "chat template" in sample.error and plan.command.api != "completions"
+        hint = " Measure a base model with --api completions." if base else ""
+        raise UnusableInput(f"{target.base_url} did not answer the first request: {sample.error}{hint}")
     if not sample.pieces:
         raise UnusableInput(f"{target.base_url} sent an answer without text, so nothing can be measured.")
     return sender

@@ -24,7 +24,11 @@ from example_servers.good_server import KEY, MODEL, serving
 from example_servers.reference import application
 from hypothesis import given
 from hypothesis import strategies as st
+from support.models import TOKENIZER, scripted, served
+from support.servers.live import live
 
+from plumbline.answer.text.render import Renderer
+from plumbline.server.settings import Settings
 from plumbline_conformance.bench.dialects import APIS
 from plumbline_conformance.bench.load import Load, LoadRun, apply
 from plumbline_conformance.bench.page import page
@@ -319,6 +323,14 @@ def test_a_server_that_does_not_run_is_to_be_started(capsys: pytest.CaptureFixtu
     assert main(["bench", "http://127.0.0.1:1/v1"]) == 2
     assert "URL http://127.0.0.1:1/v1 does not answer" in (printed := capsys.readouterr().err)
     assert "Start the server" in printed
+
+
+def test_a_base_model_is_measured_with_completions(capsys: pytest.CaptureFixture[str]) -> None:
+    with live(lambda: served(scripted(), renderer=Renderer(TOKENIZER, None)), Settings()) as base:
+        assert main(["bench", f"{base.url}/v1"]) == 2
+        assert "Measure a base model with --api completions." in capsys.readouterr().err
+        load = ("--concurrency", "1", "--requests", "1", "--output-tokens", "4")
+        assert main(["bench", f"{base.url}/v1", "--api", "completions", *load]) == 0
 
 
 @pytest.mark.parametrize(
