@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.suite.scenario import Inconclusive, Untestable
+from plumbline_conformance.suite.scenario import Inconclusive, Problem, Untestable
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import AnsweredCall, Choice, fold, is_stream, objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
+    "THINKING_MARKS",
     "WITHHELD",
     "called",
     "choice",
@@ -21,12 +23,36 @@ __all__ = [
     "finished",
     "is_stream",
     "parsed",
+    "spelled",
     "stream_of",
     "whole_of",
 ]
 
 WITHHELD = ("content_filter", "refusal")
 """Reasons of an answer that a filter or the model ended; a server is free to end any answer so."""
+
+THINKING_MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")
+"""Markup of thinking that a server left in an answer."""
+
+
+def spelled(entries: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Check that tokens are the text of their bytes, and not as a vocabulary spells them (LP-03).
+
+    Bytes that are a part of a character have no text.
+    """
+    for number, entry in enumerate(entries):
+        for one in [entry, *objects_in(entry.get("top_logprobs"))]:
+            token, octets = one.get("token"), one.get("bytes")
+            if not isinstance(token, str) or not isinstance(octets, list) or not octets:
+                continue
+            try:
+                text = bytes(octets).decode()
+            except (ValueError, TypeError):
+                continue
+            if token != text:
+                where = f"logprobs.content[{number}].token"
+                yield Problem(expected=as_json(text)[:200], actual=as_json(token)[:200], pointer=where)
+                return
 
 
 def whole_of(seen: Transcript) -> Exchange:

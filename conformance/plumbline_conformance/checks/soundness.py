@@ -21,7 +21,7 @@ from plumbline_conformance.checks.common import (
     usage_adds_up,
     valid_body,
 )
-from plumbline_conformance.checks.completions.basics import CHUNKS, chunks_valid
+from plumbline_conformance.checks.completions.basics import CHUNKS, chunks_valid, lists
 from plumbline_conformance.checks.identity import at_no_time
 from plumbline_conformance.checks.messages import shared_laws as messages
 from plumbline_conformance.checks.request_reader import features, requested_choices
@@ -94,6 +94,7 @@ LAWS: dict[tuple[str, str], tuple[Row, ...]] = {
     ("completions", "whole"): (
         ("shape", ("CMP-01", "CMP-02"), _completion_shape),
         ("usage", ("CHAT-08",), _completion_usage),
+        ("lists", ("CMP-05", "CMP-04"), lists),
     ),
     ("completions", "stream"): (
         ("wire", chat.UNNAMED, framing_without_names),
@@ -135,7 +136,8 @@ OWN: dict[str, tuple[str, ...]] = {
     "chat/stream-text": STREAMED,
     "chat/stream-choices": ("finish-once",),
     "responses/stream-text": ("wire",),
-    "completions/logprobs": STREAMED,
+    "completions/echo": ("lists",),
+    "completions/logprobs": (*STREAMED, "lists"),
     "completions/stop": ("chunks",),
 }
 """Laws of streams that these scenarios have as checks under other names."""

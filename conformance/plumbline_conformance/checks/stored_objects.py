@@ -80,12 +80,21 @@ def _objects(slug: str, rules: tuple[str, ...]) -> Callable[[Transcript], Iterat
                 continue
             met = True
             yield from about(exchange, _flaws(exchange, schema, rules))
+            yield from about(exchange, breaking(rules[0], _beyond_limit(exchange)))
         if not met:
             for exchange in seen.exchanges:
                 accepted(exchange)  # It was refused, it failed, or the connection broke.
             raise Inconclusive("nothing stored was answered")
 
     return judge
+
+
+def _beyond_limit(exchange: Exchange) -> Iterator[Problem]:
+    """Check that a page has no more objects than the query allows."""
+    limit = re.search(r"[?&]limit=(\d+)", exchange.url)
+    data = exchange.json.get("data") if isinstance(exchange.json, dict) else None
+    if limit and isinstance(data, list) and len(data) > int(limit[1]):
+        yield Problem(expected=f"at most {limit[1]}", actual=str(len(data)), pointer="data")
 
 
 def _flaws(exchange: Exchange, schema: str, rules: tuple[str, ...]) -> Iterator[Problem]:

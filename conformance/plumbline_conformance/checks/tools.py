@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from plumbline_conformance.suite.scenario import Target
+from plumbline_conformance.transcript.answer_fold import objects_in
 
 __all__ = [
     "DEFERRED",
@@ -30,6 +34,7 @@ __all__ = [
     "flat",
     "flipping",
     "function",
+    "left_in_text",
     "long_named",
     "mcp",
     "mcp_result",
@@ -54,6 +59,8 @@ PATCH: dict[str, Any] = {"type": "apply_patch"}
 SEARCH: dict[str, Any] = {"type": "tool_search", "execution": "client"}
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """The markup of calls that servers fail to take out of the text."""
+_BEGUN = re.compile("(?:" + "|".join(map(re.escape, MARKUP)) + r")>?\s*(?=[\[{])")
+_NAMED = re.compile(r"<function=([^>]+)>.*?</function>", re.DOTALL)
 
 
 NESTED: dict[str, Any] = {
@@ -194,6 +201,21 @@ words = {
         "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{4}"}},
     },
 }
+
+
+def left_in_text(text: str, names: Collection[str]) -> Iterator[str]:
+    """Yield whole calls of these tools that a text has in the markup of a model.
+
+    Half of a call, or one of an unknown tool, may be what the model wrote instead of a call.
+    """
+    yield from (found[0] for found in _NAMED.finditer(text) if found[1] in names)
+    for begun in _BEGUN.finditer(text):
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, begun.end())
+        except (ValueError, RecursionError):
+            continue
+        if any(one.get("name") in names for one in objects_in(value if isinstance(value, list) else [value])):
+            yield text[begun.start() : end]
 
 
 def noting() -> dict[str, Any]:

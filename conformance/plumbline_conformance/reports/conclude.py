@@ -26,7 +26,8 @@ from plumbline_conformance.reports.formats.text import failure_lines, printable,
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.repairs import new_lines, repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Report, Result, report_of
-from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
+from plumbline_conformance.reports.skips import skip_lines
+from plumbline_conformance.reports.standing import lacking, status_of, unjudged
 from plumbline_conformance.suite.scenario import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.exchange import Transcript
 
@@ -201,11 +202,8 @@ def show(console: Console, report: Report) -> None:
     """Print the number of causes and what to repair first, the checks that do not pass, and the counts."""
     for line in (*new_lines(report), *repair_lines(report)):
         console.print(escape(printable(line)), highlight=False)
-    for name, reason, count in _skipped(report):
-        amount = "1 check" if count == 1 else f"{count} checks"
-        console.print(
-            f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {amount}: {escape(printable(reason or ''))}"
-        )
+    for line in skip_lines(report):
+        console.print(f"[{STYLES['skipped']}]skipped[/] {escape(printable(line))}")
     for group in groups(report):
         result = group.result
         console.print(
@@ -228,26 +226,6 @@ def show(console: Console, report: Report) -> None:
     of_these = f" ({accepted} in the baseline)" if accepted else ""
     checks = "1 check" if len(report.results) == 1 else f"{len(report.results)} checks"
     console.print(f"{checks}: {summary}{of_these}")
-
-
-def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
-    """Return the scenarios that were skipped for one reason, the reason, and the number of their checks.
-
-    A server without Responses skips seventy scenarios for the same reason, so they share one line, and so do those
-    left out by an interruption or after the death of the server.
-    """
-    skipped: dict[str | None, list[str]] = {}
-    for result in report.results:
-        if result.verdict == "skipped":
-            skipped.setdefault(result.reason, []).append(result.scenario)
-    return [(_together(reason, found), reason, len(found)) for reason, found in skipped.items()]
-
-
-def _together(reason: str | None, scenarios: list[str]) -> str:
-    names = list(dict.fromkeys(scenarios))
-    if (reason or "").startswith((UNASKED, DIED, MUTE)):
-        return "the rest"
-    return names[0] if len(names) == 1 else f"{len(names)} scenarios from {names[0]} to {names[-1]}"
 
 
 def _headline(result: Result) -> str:

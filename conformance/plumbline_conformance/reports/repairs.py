@@ -61,8 +61,8 @@ def repair_lines(report: Report) -> list[str]:
         return []
     causes = "1 cause" if described == 1 else f"{described} causes, each described once"
     return [f"{broken} failing checks have {causes}."] + [
-        f"{len(one.checks)} of {broken} failing checks pass with {one.rule} kept{' as well' if number else ''}: "
-        f"{one.sentence}"
+        f"{f'Then repair {one.rule}' if number else f'Repair {one.rule} first'}, and {len(one.checks)} "
+        f"{'more' if number else f'of {broken} failing checks'} will pass: {one.sentence}"
         for number, one in enumerate(repairs(report))
     ]
 

@@ -14,7 +14,7 @@ from plumbline_conformance.suite.contract import document, widened_schemas
 from plumbline_conformance.suite.field_rules import rule_of
 from plumbline_conformance.suite.scenario import Problem
 
-__all__ = ["NOT_NEEDED", "fits", "violations"]
+__all__ = ["NOT_NEEDED", "fits", "known_members", "violations"]
 
 _MANY = 1000
 """Maximum errors to search for nulls: a list of answers has one error for each null of each answer."""
@@ -30,13 +30,17 @@ NOT_NEEDED = {
     # Only Open Responses requires these, and OpenAI's document does not.
     "Response": [
         "background",
+        "completed_at",
+        "frequency_penalty",
         "max_output_tokens",
         "max_tool_calls",
+        "presence_penalty",
         "previous_response_id",
         "prompt_cache_key",
         "reasoning",
         "safety_identifier",
         "service_tier",
+        "store",
         "text",
         "top_logprobs",
         "truncation",
@@ -170,3 +174,26 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
         return bool(jsonschema_rs.is_valid(schema, value))
     except ValueError:  # Lone surrogates or very deep nesting.
         return False
+
+
+def known_members(name: str, value: Any) -> Any:
+    """Return an object without the members that the contract does not have: each answer may have its own of these."""
+    if not isinstance(value, dict):
+        return value
+    known = _member_names(name)
+    return {key: member for key, member in value.items() if key in known}
+
+
+@cache
+def _member_names(name: str) -> frozenset[str]:
+    return frozenset(_properties(_schemas()[name]))
+
+
+def _properties(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield the members of an object in any of its forms."""
+    if "$ref" in schema:
+        yield from _properties(_schemas()[schema["$ref"].rpartition("/")[2]])
+    yield from schema.get("properties", ())
+    for kind in ("allOf", "anyOf", "oneOf"):
+        for part in schema.get(kind, ()):
+            yield from _properties(part)

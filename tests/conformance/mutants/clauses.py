@@ -42,6 +42,10 @@ def other_part(found: list[Any]) -> None:
     done["part"]["text"] += "?"
 
 
+def other_one(page: Any) -> Any:
+    return {**page["data"][0], "id": "chatcmpl-other", "metadata": {"filter": "other"}}
+
+
 def nameless(found: list[Any]) -> None:
     for data in found:
         del data["system_fingerprint"]
@@ -186,9 +190,21 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored", "not found", status(404, "get"), "get envelope"),
     ("chat/stored", "unknown without a code", body(without("error", "code"), "get_unkept"), "envelope"),
     ("chat/stored", "no messages", body(put("data", []), "messages"), "messages"),
+    (
+        "chat/stored",
+        "questions of the assistant",
+        body(put("data", 0, "role", "assistant"), "messages"),
+        "messages",
+    ),
     ("chat/stored", "metadata for ever", body(put("metadata", "topic", "first"), "get_updated"), "updated"),
     ("chat/stored", "metadata and more", body(unlike, "update"), "updated"),
     ("chat/stored-filter", "everything listed", unfiltered, "matching"),
+    (
+        "chat/stored-filter",
+        "another one listed",
+        body(lambda page: page["data"].append(other_one(page)), "list"),
+        "matching",
+    ),
     ("chat/stored-filter", "nothing listed", body(put("data", []), "list"), "matching"),
     ("chat/stored-filter", "a list without its end", body(without("last_id"), "list"), "objects"),
     (
@@ -212,7 +228,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/reasoning-effort", "one effort for all", one_effort, "effect"),
     ("chat/stored-pages", "newest first by default", body(reversed_, "oldest first"), "order"),
     ("chat/stored-pages", "one order", body(reversed_, "descending"), "order"),
-    ("chat/stored-pages", "more than the limit", body(twice, "page"), "pages"),
+    ("chat/stored-pages", "more than the limit", body(twice, "page"), "pages objects"),
     ("chat/stored-pages", "more after the last page", body(put("has_more", True), "end"), "pages"),
     ("chat/stored-pages", "a page without its end", body(without("last_id"), "page"), "objects"),
     ("chat/tool-default", "tools hidden", body(counted("prompt_tokens", 1), "default"), "shown"),

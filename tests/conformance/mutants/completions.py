@@ -17,6 +17,13 @@ def valueless(answer: Any) -> None:
     found["token_logprobs"] = [None for _ in found["token_logprobs"]]
 
 
+def cumulative(found: list[Any]) -> None:
+    text = ""
+    for choice in (choice for data in found for choice in data["choices"]):
+        text += choice["text"]
+        choice["text"] = text
+
+
 def lists(*path: Any) -> Mutation:
     return body(put("choices", 0, "logprobs", *path), WHOLE)
 
@@ -61,7 +68,8 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("logprobs", "alternatives without the drawn one", lists("top_logprobs", 0, {"x": -1.5}), "sampled"),
     ("logprobs", "tokens without a value", body(valueless, WHOLE), "sampled"),
     ("logprobs", "other tokens", lists("tokens", 0, "x"), "join stream-tokens"),
-    ("logprobs", "another text", body(put("choices", 0, "text", "other"), WHOLE), "join"),
+    ("logprobs", "another text", body(put("choices", 0, "text", "other"), WHOLE), "join stream-tokens"),
+    ("logprobs", "each chunk with all of the text", chunks(cumulative, STREAM), "stream-tokens"),
     ("logprobs", "no [DONE]", events(no_done, STREAM), "stream-wire"),
     ("logprobs", "no streamed object", chunk(1, without("object"), STREAM), "stream-shape"),
     (

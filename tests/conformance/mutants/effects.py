@@ -212,7 +212,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         "completions/bias",
         "ignores logit_bias",
         body(put("choices", 0, "logprobs", "tokens", 0, "b"), LAST),
-        "forced",
+        "forced sound",
     ),
     ("completions/logprobs", "offsets in bytes", body(bytewise, WHOLE), "offsets"),
     ("completions/logprobs", "one offset for each chunk", chunks(stuck, STREAM), "stream-offsets"),

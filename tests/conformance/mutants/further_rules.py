@@ -101,7 +101,6 @@ FURTHER_RULES: list[Mutant] = [
         ("chunks",),
     ),
     (CHAT, "half a usage in a chunk", chunk(1, put("usage", {}), STREAM), ("chunks",)),
-    (LIMITS, "no time of completion", body(without("completed_at"), WHOLE), ("shape",)),
     (LIMITS, "no tools", body(without("tools"), WHOLE), ("shape",)),
     (LIMITS, "an item of no state", body(put("output", 0, "status", "odd"), WHOLE), ("shape", "last-item")),
     (LIMITS, "an early response that is full", chunks(early_output, STREAM), ("snapshots",)),

@@ -49,6 +49,11 @@ def unsigned(found: list[Event]) -> list[Event]:
     return [one for one in found if one[1].get("delta", {}).get("type") != "signature_delta"]
 
 
+def thought_as_text(message: Any) -> None:
+    thought = message["content"].pop(0)["thinking"]
+    message["content"][0]["text"] = f"<think>{thought}</think>{message['content'][0]['text']}"
+
+
 def repeated_end(found: list[Event]) -> list[Event]:
     return [*found[:-1], found[-2], found[-1]]
 
@@ -59,6 +64,10 @@ def any_key(seen: Transcript) -> Transcript:
 
 
 def called_twice(answer: Any) -> None:
+    answer["content"].append({**answer["content"][0], "id": "toolu_other"})
+
+
+def called_twice_alike(answer: Any) -> None:
     answer["content"].append(answer["content"][0])
 
 
@@ -184,8 +193,17 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("tool", "two calls for one", body(called_twice, "single"), "single"),
     ("tool", "a forbidden call", body(changes(content=[CALL], stop_reason="tool_use"), "none"), "none"),
     ("tool", "no result taken", status(400, "result"), "taken"),
+    ("tool", "one id for two calls", body(called_twice_alike, WHOLE), "sound"),
+    (
+        "text",
+        "a prompt that is counted at the end",
+        of_kind("message_start", put("message", "usage", EMPTY)),
+        "stream-usage",
+    ),
     ("thinking", "no signature", body(put("content", 0, "signature", ""), WHOLE), "signed"),
     ("thinking", "no streamed signature", events(unsigned, STREAM), "stream-signed"),
+    ("thinking", "thinking after the text", body(lambda m: m["content"].reverse(), WHOLE), "signed"),
+    ("thinking", "thinking in the text", body(thought_as_text, WHOLE), "signed"),
     ("thinking", "display ignored", body(put("content", 0, "thinking", "Hm."), "omitted"), "omitted"),
     ("thinking", "its own thinking refused", status(400, "back"), "taken"),
     ("thinking", "changed thinking taken", status(200, "forged"), "forged sound"),
@@ -206,6 +224,7 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("image", "a server that fails of an image", status(500, "image"), "seen"),
     ("key", "a key of one header only", status(401, "own"), "taken"),
     ("key", "any key will do", any_key, "refused"),
+    ("key", "the type of another error", body(put("error", "type", "api_error"), "wrong"), "refused"),
     ("refused", "no limit needed", status(200, "no_limit"), "invalid"),
     ("refused", "any model will do", status(200, "unknown_model"), "unknown-model"),
     ("refused", "a call without its result", status(200, "no_result"), "unpaired"),

@@ -28,6 +28,13 @@ from plumbline_conformance.transcript.exchange import CLOSED, Exchange, Transcri
 
 __all__ = ["STATE"]
 
+NO_TOKENS = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
 LOST = {"type": "error", "status": 400, "error": {"code": "previous_response_not_found", "message": "Lost."}}
 
 
@@ -250,6 +257,12 @@ SOCKETS: list[Mutant] = [
         message(-1, put("error", "code", None), "wrong_type"),
         ("envelope",),
     ),
+    (
+        "websocket/errors",
+        "gives the status of a success",
+        message(-1, put("status", 200), "wrong_type"),
+        ("envelope",),
+    ),
     ("websocket/errors", "ignores an unknown event", answering("unknown_event", "valid"), ("envelope",)),
     ("websocket/errors", "is lost after an error", refusing("valid"), ("usable",)),
 ]
@@ -316,6 +329,7 @@ COMPACTION: list[Mutant] = [
     ),
     ("responses/compact", "summarises in words", body(put("output", []), "compacted"), ("item",)),
     ("responses/compact", "adds up wrong", body(put("usage", "total_tokens", 1), "compacted"), ("usage",)),
+    ("responses/compact", "counts no tokens", body(put("usage", NO_TOKENS), "compacted"), ("usage",)),
     ("responses/compact", "needs no model", status(200, "no_model"), ("no-model",)),
     ("responses/compact", "refuses its own items", status(400, "continued"), ("taken", "envelope")),
 ]

@@ -53,8 +53,8 @@ def test_a_few_failures_need_no_order() -> None:
     assert repair_lines(report([["CHAT-01"]] * 9, expected="known")) == []
     assert repair_lines(report([["CHAT-01"]] * 3 + [["SSE-01"]])) == [
         "4 failing checks have 4 causes, each described once.",
-        "3 of 4 failing checks pass with CHAT-01 kept: Keep CHAT-01.",
-        "1 of 4 failing checks pass with SSE-01 kept as well: Keep SSE-01.",
+        "Repair CHAT-01 first, and 3 of 4 failing checks will pass: Keep CHAT-01.",
+        "Then repair SSE-01, and 1 more will pass: Keep SSE-01.",
     ]
 
 

@@ -412,6 +412,13 @@ def test_a_page_of_an_interrupted_run_says_so() -> None:
     assert "Interrupted, and so not judged by the profile full." in html(of("skipped", UNASKED))
 
 
+def test_a_page_gives_the_reason_of_skipped_scenarios_before_them() -> None:
+    text = html(of("skipped", "there is no POST /responses: status 404"))
+
+    assert "1 check: there is no POST /responses: status 404</li>" in text.partition("<nav>")[0]
+    assert "<h2>Skipped</h2>" not in html(of("pass"))
+
+
 def test_failures_come_first_and_green_scenarios_are_folded() -> None:
     places = re.findall(r'<(h2|details) id="s-([a-z0-9-]+)"', first_page())
 

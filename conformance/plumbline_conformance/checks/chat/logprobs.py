@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import choice, deltas, is_stream, stream_of, whole_of
+from plumbline_conformance.checks.answers import choice, deltas, is_stream, spelled, stream_of, whole_of
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import STREAM, both, stream, whole
@@ -17,7 +17,15 @@ from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
-__all__ = ["as_many", "entries_of_chat", "nearest", "probable", "ranked", "sampled_in"]
+__all__ = [
+    "as_many",
+    "entries_of_chat",
+    "nearest",
+    "probable",
+    "ranked",
+    "sampled_in",
+    "unconstrained",
+]
 
 TOP = 2
 TOLERANCE = 1e-3
@@ -87,6 +95,9 @@ def pair_same(seen: Transcript) -> Iterator[Problem]:
 def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _entries(exchange)
     answer = choice(exchange)
+    if wrong := list(spelled(found)):
+        yield from wrong
+        return
     if answer.reasoning or answer.calls or not all(isinstance(one.get("bytes"), list) for one in found):
         raise Inconclusive("the entries have no bytes, or cover more than the content")
     if answer.finish_reason == "stop" and request_fields(exchange).get("stop"):
@@ -229,17 +240,26 @@ def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
     ("Stream as many alternatives as `top_logprobs` requests", "LP-02"),
 )
 def _as_many(exchange: Exchange) -> Iterator[Problem]:
-    yield from as_many(_entries(exchange), requested_top_logprobs(exchange))
+    yield from as_many(_entries(exchange), requested_top_logprobs(exchange), free=unconstrained(exchange))
 
 
-def as_many(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
-    """Check that some entry has the requested number of alternatives (LP-02); a constraint may leave fewer."""
+def unconstrained(exchange: Exchange) -> bool:
+    """Return whether every token of the vocabulary is an alternative at every place of an answer."""
+    return not set(request_fields(exchange)) & (FORCING | {"text", "top_p", "top_k", "min_p"})
+
+
+def as_many(found: list[dict[str, Any]], top: int, *, free: bool) -> Iterator[Problem]:
+    """Check that each entry has the requested number of alternatives (LP-02).
+
+    A constraint may leave fewer, so that without `free` it is enough if one entry has them. Alternatives with the same
+    text are different tokens (sglang#32290).
+    """
     counts = [len(one["top_logprobs"]) for one in found]
-    if top and max(counts, default=0) < top:
+    most = (min if free else max)(counts, default=0)
+    if top and most < top:
         where = "logprobs.content[].top_logprobs"
-        yield Problem(
-            expected=f"{top} alternatives", actual=f"at most {max(counts, default=0)}", pointer=where
-        )
+        shown = f"{most} at one place" if free else f"at most {most}"
+        yield Problem(expected=f"{top} alternatives", actual=shown, pointer=where)
 
 
 def _no_logprobs(target: Target) -> dict[str, object]:

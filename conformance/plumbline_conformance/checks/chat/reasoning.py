@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answers import choice, deltas, finished
+from plumbline_conformance.checks.answers import THINKING_MARKS, choice, deltas, finished
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, pair, shape
 from plumbline_conformance.checks.chat.tools import chat_with_tools
 from plumbline_conformance.checks.common import (
@@ -34,7 +34,6 @@ from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
 NEEDS = ("reasoning",)
-MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")
 
 
 def _with_reasoning(target: Target) -> dict[str, object]:
@@ -51,7 +50,7 @@ pair("chat/reasoning", "An answer with reasoning", _with_reasoning, needs=NEEDS)
 )
 def _separate(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
-    for mark in MARKS:
+    for mark in THINKING_MARKS:
         if mark in found.content or mark in found.reasoning:
             yield Problem(expected=f"no {mark}", actual=as_json(found)[:300], pointer="choices[0]")
     if len(found.reasoning) > 20 and found.reasoning in found.content:

@@ -102,9 +102,9 @@ def stored_get(seen: Transcript) -> Iterator[Problem]:
 def stored_messages(seen: Transcript) -> Iterator[Problem]:
     page = _object(seen, "messages")
     data = page.get("data")
-    texts = [one.get("content") for one in data if isinstance(one, dict)] if isinstance(data, list) else []
-    if page.get("object") != "list" or texts != ["Hi"]:
-        yield Problem(expected="a list with `Hi`", actual=as_json(page)[:200], pointer="data")
+    turns = [(one.get("role"), one.get("content")) for one in objects_in(data)]
+    if page.get("object") != "list" or turns != [("user", "Hi")]:
+        yield Problem(expected="a list with `Hi` of the user", actual=as_json(page)[:200], pointer="data")
 
 
 @check("chat/stored/updated", "Change only the metadata of a stored completion", "CHAT-16")
@@ -179,6 +179,12 @@ def stored_matching(seen: Transcript) -> Iterator[Problem]:
     data = page.get("data")
     found = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     names = [one.get("id") for one in found]
+    for one in found:
+        own = one.get("metadata")
+        if isinstance(own, dict) and own.get("filter") != "first":
+            shown = as_json(own)[:200]
+            yield Problem(expected="the metadata of the query", actual=shown, pointer="data[].metadata")
+            return
     if other in names or (made["id"] not in names and page.get("has_more") is not True):
         shown = f"{made['id']}, and not {other}"
         yield Problem(expected=shown, actual=as_json(names)[:200], pointer="data[].id")

@@ -83,8 +83,11 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
     ("Keep the markup of calls out of the streamed content", "TOOL-18"),
 )
 def no_markup(exchange: Exchange) -> Iterator[Problem]:
-    called(exchange)
     content = choice(exchange).content
+    for left in tools.left_in_text(content, requested_tools(exchange)):
+        yield Problem(expected="a call", actual=as_json(left)[:200], pointer="content")
+        return
+    called(exchange)
     for mark in tools.MARKUP:
         if mark in content:
             yield Problem(expected=f"no {mark}", actual=as_json(content)[:200], pointer="content")

@@ -110,13 +110,31 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CMP-08")
 
 
-@stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02")
+@stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02", "CMP-04")
 def stream_indexes(exchange: Exchange) -> Iterator[Problem]:
+    """Check the indexes of streamed choices (CMP-02), and that an echo begins each (CMP-04)."""
+    yield from _streamed_echo(exchange)
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = {as_json(one.get("index")) for one in _streamed_choices(exchange)}
     if found != set(map(repr, wanted)):
         shown = ", ".join(sorted(found))[:200]
-        yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer="choices[].index")
+        where = "choices[].index"
+        yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer=where, rule="CMP-02")
+
+
+def _streamed_echo(exchange: Exchange) -> Iterator[Problem]:
+    prompts, count = _prompts(exchange), requested_choices(exchange)
+    if request_fields(exchange).get("echo") is not True or not all(isinstance(one, str) for one in prompts):
+        return
+    texts: dict[int, str] = {}
+    for one in _streamed_choices(exchange):
+        if isinstance(place := one.get("index"), int):
+            texts[place] = texts.get(place, "") + str(one.get("text") or "")
+    for place, text in texts.items():
+        if 0 <= place < len(prompts) * count and prompts[place // count] not in text:
+            wanted = f"a text with {as_json(prompts[place // count])}"
+            where = f"choice {place}"
+            yield Problem(expected=wanted, actual=as_json(text)[:200], pointer=where, rule="CMP-04")
 
 
 @stream("completions/stream/no-usage", "Send no usage in a stream unless requested", "CMP-08")
@@ -174,7 +192,8 @@ def order(exchange: Exchange) -> Iterator[Problem]:
     "CMP-05",
     "CMP-04",
 )
-def _lists(exchange: Exchange) -> Iterator[Problem]:
+def lists(exchange: Exchange) -> Iterator[Problem]:
+    """Check the lists of the log probabilities of each choice (CMP-05), and that an echo is in them (CMP-04)."""
     if request_fields(exchange).get("logprobs") is None:
         raise NotRequested("the request asks for no logprobs")
     for choice in exchange.json["choices"]:

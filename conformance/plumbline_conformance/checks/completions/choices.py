@@ -24,7 +24,7 @@ whole("completions/choices/indexes", "Give two choices for each prompt, with ind
 whole("completions/choices/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")(
     basics.order
 )
-stream("completions/choices/stream-indexes", "Stream two choices for each prompt", "CMP-02")(
+stream("completions/choices/stream-indexes", "Stream two choices for each prompt", "CMP-02", "CMP-04")(
     basics.stream_indexes
 )
 stream("completions/choices/stream-finish", "Finish each streamed choice exactly once, at its end", "CMP-08")(

@@ -10,6 +10,7 @@ from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
+    "PROMPT",
     "blocks_of",
     "content_of",
     "events_of",
@@ -104,10 +105,18 @@ def blocks_of(exchange: Exchange, kind: str) -> list[Json]:
 
 
 def content_of(exchange: Exchange) -> list[tuple[object, ...]]:
-    """Return the content of an answer without ids and signatures, which differ between equal answers."""
+    """Return the content of an answer without ids and signatures, which differ between equal answers.
+
+    Neighbouring texts count as one: a text may come in several blocks.
+    """
     names = ("type", "text", "thinking", "name", "input")
-    blocks = objects_in(message_of(exchange).get("content"))
-    return [tuple(block.get(name) for name in names) for block in blocks]
+    found: list[tuple[object, ...]] = []
+    for block in objects_in(message_of(exchange).get("content")):
+        one = tuple(block.get(name) for name in names)
+        if found and one[0] == found[-1][0] == "text":
+            one = ("text", f"{found.pop()[1]}{one[1]}", *one[2:])
+        found.append(one)
+    return found
 
 
 def text_of(exchange: Exchange) -> str:

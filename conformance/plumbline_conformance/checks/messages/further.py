@@ -128,3 +128,9 @@ def key_refused(seen: Transcript) -> Iterator[Problem]:
     if found.status != 401:
         shown = f"status {found.status}"
         yield Problem(expected="status 401", actual=shown, pointer="status", exchange="wrong")
+        return
+    error = found.json.get("error") if isinstance(found.json, dict) else None
+    kind = error.get("type") if isinstance(error, dict) else None
+    if kind != "authentication_error":
+        wanted, shown = "authentication_error", as_json(kind)[:200]
+        yield Problem(expected=wanted, actual=shown, pointer="error.type", exchange="wrong")

@@ -7,6 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks.common import framing, sse_content_type, valid_body
 from plumbline_conformance.checks.messages.fold import (
+    PROMPT,
     blocks_of,
     events_of,
     is_new,
@@ -18,7 +19,7 @@ from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.suite.scenario import Problem, breaking
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.answer_fold import objects_in
+from plumbline_conformance.transcript.answer_fold import is_stream, objects_in
 from plumbline_conformance.transcript.exchange import Exchange
 from plumbline_conformance.transcript.sse import load_json
 
@@ -51,6 +52,11 @@ def _identified(message: Json) -> Iterator[Problem]:
     for name in ("id", "model"):
         if message.get(name) == "":
             yield Problem(expected=f"a {name}", actual="''", pointer=name)
+    calls = [
+        block.get("id") for block in objects_in(message.get("content")) if block.get("type") == "tool_use"
+    ]
+    if len(set(map(as_json, calls))) != len(calls):
+        yield Problem(expected="calls with ids of their own", actual=as_json(calls)[:200], pointer="content")
     for place, block in enumerate(objects_in(message.get("content"))):
         if block.get("id") == "":
             yield Problem(expected="an id of the call", actual="''", pointer=f"content.{place}.id")
@@ -61,12 +67,23 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
     found, limit = usage_of(exchange), request_fields(exchange).get("max_tokens")
     if prompt_tokens(exchange) < 1:
         yield Problem(expected="at least 1 token of a prompt", actual=as_json(found)[:200], pointer="usage")
+    elif is_stream(exchange):
+        yield from _counted_from_start(exchange)
     written = found["output_tokens"]
     if isinstance(limit, int) and written > limit:
         where = "usage.output_tokens"
         yield Problem(expected=f"at most {limit}", actual=str(written), pointer=where)
     if written < 1 and any(block.get("text") for block in blocks_of(exchange, "text")):
         yield Problem(expected="tokens of the text", actual=str(written), pointer="usage.output_tokens")
+
+
+def _counted_from_start(exchange: Exchange) -> Iterator[Problem]:
+    """Check that the first event counts the prompt: clients take the input from it (vercel/ai#17326)."""
+    start = next((event.get("message") for _, event in events_of(exchange)), None)
+    counts = start.get("usage") if isinstance(start, dict) else None
+    if isinstance(counts, dict) and not any(counts.get(name) for name in PROMPT):
+        where = "message_start, message.usage"
+        yield Problem(expected="at least 1 token of a prompt", actual=as_json(counts)[:200], pointer=where)
 
 
 def ending(exchange: Exchange) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from plumbline_conformance.checks.answers import THINKING_MARKS
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, refused
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, whole
 from plumbline_conformance.checks.messages.fold import blocks_of, message_of
@@ -182,11 +183,24 @@ def _thoughts(exchange: Exchange) -> list[Json] | None:
     ("Sign streamed thinking", "MSG-06"),
 )
 def signed(exchange: Exchange) -> Iterator[Problem]:
-    """Check that each block of thinking has a signature (MSG-06)."""
-    for block in _thinking_of(exchange):
+    """Check that thinking is in signed blocks, and neither in nor after the text (MSG-06)."""
+    misplaced = list(_misplaced(exchange))
+    yield from misplaced
+    for block in [] if misplaced else _thinking_of(exchange):
         if not block.get("signature"):
             shown = as_json(block.get("signature"))
             yield Problem(expected="a signature", actual=shown, pointer="content")
+
+
+def _misplaced(exchange: Exchange) -> Iterator[Problem]:
+    """Find thinking in the text, or after a text that it should precede; calls may come between thoughts."""
+    found = objects_in(message_of(exchange).get("content"))
+    for text in (str(block.get("text")) for block in found if block.get("type") == "text"):
+        if any(mark in text for mark in THINKING_MARKS):
+            yield Problem(expected="thinking in blocks", actual=as_json(text)[:200], pointer="content")
+    kinds = [block.get("type") for block in found]
+    if kinds[-2:] == ["text", "thinking"] and message_of(exchange).get("stop_reason") not in CUT:
+        yield Problem(expected="thinking before the text", actual=as_json(kinds)[:200], pointer="content")
 
 
 def _thinking_of(exchange: Exchange) -> list[Json]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.chat.logprobs import as_many, probable, ranked, sampled_in
+from plumbline_conformance.checks.answers import THINKING_MARKS, parsed, spelled
+from plumbline_conformance.checks.chat.logprobs import (
+    as_many,
+    probable,
+    ranked,
+    sampled_in,
+    unconstrained,
+)
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
@@ -76,9 +82,11 @@ def _part_events(exchange: Exchange) -> Iterator[Problem]:
 
 @either("responses/reasoning/not-in-text", "Keep reasoning out of the text", "ST-19")
 def _not_in_text(exchange: Exchange) -> Iterator[Problem]:
-    reasoning = "".join(_texts(item) for item in _reasoning_items(exchange))
+    reasoning = "".join(_texts(item) for item in items(exchange, "reasoning"))
     content = "".join(_texts(item) for item in items(exchange, "message"))
-    leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in content + reasoning]
+    leaked = [mark for mark in THINKING_MARKS if mark in content + reasoning]
+    if not leaked:
+        _reasoning_items(exchange)
     if leaked or (len(reasoning) > 20 and reasoning in content):
         yield Problem(expected="no reasoning", actual=as_json(content)[:200], pointer="output_text")
 
@@ -223,6 +231,7 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _some_entries(exchange)
     if not all(isinstance(entry.get("bytes"), list) for entry in found):
         raise Inconclusive("there are no bytes to join")
+    yield from spelled(found)
     text = "".join(_texts(item) for item in items(exchange, "message")).rstrip("\ufffd")
     parts = [bytes(byte % 256 for byte in entry["bytes"] if isinstance(byte, int)) for entry in found]
     cut = response(exchange).get("status") == "incomplete"
@@ -266,7 +275,9 @@ def _streamed_entries(exchange: Exchange) -> list[dict[str, Any]]:
 )
 def _as_many(exchange: Exchange) -> Iterator[Problem]:
     for found in (listed_entries(exchange), _streamed_entries(exchange)):
-        yield from as_many(found, requested_top_logprobs(exchange) if found else 0)
+        yield from as_many(
+            found, requested_top_logprobs(exchange) if found else 0, free=unconstrained(exchange)
+        )
 
 
 @both(
@@ -291,7 +302,7 @@ def _probable(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("responses/logprobs/deltas", "Send as many entries in deltas as in done events", "LP-07")
 def _deltas(exchange: Exchange) -> Iterator[Problem]:
-    _some_entries(exchange)
+    at_the_end = [entry.get("token") for entry in _some_entries(exchange)]
     found: dict[str, list[Any]] = {"delta": [], "done": []}
     for event in events(exchange):
         stem, _, verb = str(event.get("type")).rpartition(".")
@@ -303,6 +314,9 @@ def _deltas(exchange: Exchange) -> Iterator[Problem]:
             f"{len(one)} entries: {as_json(one)}"[:200] for one in (found["done"], found["delta"])
         )
         yield Problem(expected=wanted, actual=shown, pointer="output_text.delta, logprobs")
+    elif not found["delta"]:
+        where, wanted = "output_text.delta, logprobs", as_json(at_the_end)[:200]
+        yield Problem(expected=wanted, actual="no entries", pointer=where)
 
 
 def _cut(target: Target) -> dict[str, object]:

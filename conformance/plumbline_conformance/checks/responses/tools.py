@@ -100,9 +100,12 @@ def _call_id(exchange: Exchange) -> Iterator[Problem]:
 
 @either("responses/tool/no-markup", "Keep the markup of calls out of the text", "TOOL-18")
 def _no_markup(exchange: Exchange) -> Iterator[Problem]:
-    calls_of(exchange)
     parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
     text = "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+    for left in tools.left_in_text(text, requested_tools(exchange)):
+        yield Problem(expected="a call", actual=as_json(left)[:200], pointer="output_text")
+        return
+    calls_of(exchange)
     for mark in tools.MARKUP:
         if mark in text:
             yield Problem(expected=f"no {mark}", actual=as_json(text)[:200], pointer="output_text")

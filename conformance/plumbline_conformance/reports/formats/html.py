@@ -19,6 +19,7 @@ from plumbline_conformance.reports.conformance_classes import classes_line
 from plumbline_conformance.reports.formats.text import by_rule, command_of, name_of, place_of, scores, times
 from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Evidence, Report, Result, event_of
+from plumbline_conformance.reports.skips import skip_lines
 from plumbline_conformance.reports.standing import headline, lacking, status_of
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.scenario import SEED
@@ -91,6 +92,7 @@ def html(report: Report) -> str:
         _counts(report),
         f"<p>By class: {safe(classes_line(report))}.</p>",
         f"<p>Checks that pass, of those with a verdict: {scores(report)}.</p>",
+        _skips(report),
         _contents(report, scenarios),
         *sections,
     ]
@@ -123,6 +125,12 @@ def _contents(report: Report, scenarios: list[tuple[str, list[Result]]]) -> str:
     failing = f"<h2>Scenarios with failures</h2><ul>{''.join(rows[True])}</ul>" if rows[True] else ""
     others = f"<details><summary>{len(rows[False])} other scenarios</summary><ul>{''.join(rows[False])}</ul></details>"
     return f"<nav>{failing}{others if rows[False] else ''}</nav>"
+
+
+def _skips(report: Report) -> str:
+    """Return why scenarios were skipped: mostly what the server does not offer."""
+    lines = "".join(f"<li>{safe(line)}</li>" for line in skip_lines(report))
+    return f"<h2>Skipped</h2><ul>{lines}</ul>" if lines else ""
 
 
 def _options(options: Options | None) -> str:

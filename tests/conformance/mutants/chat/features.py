@@ -53,8 +53,26 @@ def all_away(found: list[Any]) -> None:
 
 
 LOGPROBS: list[tuple[str, str, Mutation, str]] = [
+    ("logprobs", "tokens of the vocabulary", logprobs(put(1, "token", "\u0120x")), "join"),
+    (
+        "logprobs-pair",
+        "streamed tokens of the vocabulary",
+        streamed_logprobs(put(0, 0, "token", "\u0120x")),
+        "stream-join stream-same",
+    ),
+    (
+        "logprobs-pair",
+        "an alternative less at one place",
+        logprobs(lambda found: found[1]["top_logprobs"].pop()),
+        "as-many",
+    ),
     ("logprobs-pair", "no streamed entries", streamed_logprobs(all_away), "stream-given"),
-    ("logprobs-pair", "other tokens, streamed", streamed_logprobs(put(0, 0, "token", "?")), "stream-same"),
+    (
+        "logprobs-pair",
+        "other tokens, streamed",
+        streamed_logprobs(put(0, 0, "token", "?")),
+        "stream-join stream-same",
+    ),
     ("logprobs-pair", "other bytes, streamed", streamed_logprobs(put(0, 0, "bytes", [63])), "stream-join"),
     ("logprobs-pair", "a value of its own", logprobs(put(0, "logprob", -0.3)), "sampled"),
     (

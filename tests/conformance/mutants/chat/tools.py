@@ -7,7 +7,7 @@ from typing import Any
 
 from mutants.basic import put
 from mutants.chat.changes import STREAM, WHOLE, Change, calls, message, pieces, reason, streamed
-from mutants.mutations import Event, Mutation, chunks, events, status
+from mutants.mutations import Event, Mutation, body, chunks, events, status
 
 __all__ = ["TOOLS"]
 
@@ -15,6 +15,25 @@ __all__ = ["TOOLS"]
 def uncalled(answer: Any) -> None:
     del answer["tool_calls"]
     answer["content"] = "No."
+
+
+def call_as_text(answer: Any) -> None:
+    choice = answer["choices"][0]
+    function = choice["message"].pop("tool_calls")[0]["function"]
+    choice["message"]["content"] = _marked(function["name"], function["arguments"])
+    choice["finish_reason"] = "stop"
+
+
+def _marked(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def streamed_as_text(found: list[Any]) -> None:
+    choices = [choice for data in found for choice in data["choices"]]
+    with_calls = [choice["delta"] for choice in choices if "tool_calls" in choice["delta"]]
+    arguments = "".join(delta.pop("tool_calls")[0]["function"]["arguments"] for delta in with_calls)
+    with_calls[0]["content"] = _marked("get_weather", arguments)
+    choices[-1]["finish_reason"] = "stop"
 
 
 def not_called(request: str = WHOLE) -> Mutation:
@@ -107,6 +126,8 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool", "`stop` beside calls", reason("stop"), "finish"),
     ("tool", "a streamed `stop` beside calls", reason("stop", STREAM), "stream-finish"),
     ("tool", "the call as text as well", message(put("content", "<tool_call>{}")), "no-markup"),
+    ("tool", "the call as text alone", body(call_as_text, WHOLE), "no-markup"),
+    ("tool", "the call as streamed text alone", chunks(streamed_as_text, STREAM), "stream-no-markup"),
     ("tool-required", "the end of the call as text", message(put("content", "]</tool_call>")), "no-markup"),
     (
         "tool-required",

@@ -127,6 +127,11 @@ MARKUP = {
     "status": "completed",
     "content": [{"type": "output_text", "text": "<tool_call>{}", "annotations": [], "logprobs": []}],
 }
+_CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+CALL_AS_TEXT = {
+    **MARKUP,
+    "content": [{"type": "output_text", "text": _CALL, "annotations": [], "logprobs": []}],
+}
 
 
 def ended(answer: Any) -> None:
@@ -287,6 +292,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         body(lambda a: a["output"].append(MARKUP), WHOLE),
         "no-markup",
     ),
+    (TOOL, "the call as text alone", body(lambda a: a.update(output=[CALL_AS_TEXT]), WHOLE), "no-markup"),
     (
         TOOL,
         "the markup of a call in the streamed text",

@@ -148,6 +148,7 @@ _ROWS: list[Row] = [
         "lost sound",
     ),
     ("mcp-limit", "two calls", items(twice, WHOLE), "counted"),
+    ("mcp-limit", "no echo of the limit", body(put("max_tool_calls", None), WHOLE), "state"),
     (
         "mcp-limit",
         "two streamed calls",

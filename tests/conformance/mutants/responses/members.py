@@ -131,6 +131,12 @@ def whole_entries(change: Change) -> Mutation:
     return body(mutate, WHOLE)
 
 
+def bare_texts(found: list[Any]) -> None:
+    for event in found:
+        if event["type"].startswith("response.output_text"):
+            event["logprobs"] = []
+
+
 def no_logprobs(one: Any) -> None:
     if "logprobs" in one:
         one["logprobs"] = []
@@ -329,6 +335,7 @@ RESPONSE_MEMBERS_OF: dict[str, list[Row]] = {
         ("one alternative twice", whole_entries(twice), "ranked"),
         ("likelier than certain, streamed", entries(likelier), "stream-ranked"),
         ("none in the stream", everywhere(no_logprobs), "given"),
+        ("none before the end", chunks(bare_texts, STREAM), "deltas"),
     ],
     "responses/echoes": [
         ("another streamed temperature", every("temperature", 1.0), "state"),

@@ -24,6 +24,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     snapshots,
 )
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
+from plumbline_conformance.suite.contract import event_schemas
 from plumbline_conformance.suite.scenario import (
     Inconclusive,
     Problem,
@@ -34,7 +35,7 @@ from plumbline_conformance.suite.scenario import (
     check,
     scenario,
 )
-from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.schema_validation import known_members, violations
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
@@ -237,18 +238,24 @@ def streamed_snapshots(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/background-stream/resumed", "Resume the stream after an event", "RS-20", request="resumed")
 def streamed_resumed(seen: Transcript) -> Iterator[Problem]:
-    complete = events(at(seen, "stream"))
+    complete = map(_comparable, events(at(seen, "stream")))
     wanted = [event for event in complete if event.get("sequence_number") not in (0, 1)]
     found = answered(at(seen, "resumed"))
     if found.status >= 400:
         raise Rejected(f"status {found.status} to `stream=true&starting_after=1`")
-    if events(found) != wanted:
+    if [*map(_comparable, events(found))] != wanted:
         shown = [event.get("sequence_number") for event in events(found)]
         yield Problem(
             expected=f"the {len(wanted)} events after 1",
             actual=f"{len(shown)} events: {as_json(shown)[:150]}",
             pointer="sequence_number",
         )
+
+
+def _comparable(event: dict[str, Any]) -> dict[str, Any]:
+    schema = event_schemas().get(str(event.get("type")))
+    comparable: dict[str, Any] = event if schema is None else known_members(schema, event)
+    return comparable
 
 
 @scenario("responses/background-unkept", "A background response that is not stored", needs=NEEDS)

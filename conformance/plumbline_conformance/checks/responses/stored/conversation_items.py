@@ -9,6 +9,7 @@ from plumbline_conformance.checks.common import accepted, answered, at, without_
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.scenario import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import known_members
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
 
@@ -137,9 +138,13 @@ def _second(listed: Exchange) -> dict[str, Any]:
 def item_returned(seen: Transcript) -> Iterator[Problem]:
     wanted = _second(accepted(at(seen, "list")))
     found = answered(at(seen, "item"))
-    if found.status != 200 or without_nulls(found.json) != without_nulls(wanted):
+    if found.status != 200 or _comparable(found.json) != _comparable(wanted):
         actual = f"status {found.status}: {as_json(found.json)[:200]}"
         yield Problem(expected=as_json(wanted)[:200], actual=actual, pointer="body", exchange="item")
+
+
+def _comparable(item: Any) -> Any:
+    return without_nulls(known_members("ItemResource", item))
 
 
 @check("responses/conversation-item/deleted", "Delete one item of a conversation, and no other", "ST-09")

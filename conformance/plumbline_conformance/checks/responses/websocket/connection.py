@@ -115,6 +115,8 @@ def error_event(event: dict[str, Any]) -> Iterator[Problem]:
     ):
         wanted = "an error event with status and error"
         yield Problem(expected=wanted, actual=as_json(event)[:200], pointer="the last event")
+    elif not 400 <= event["status"] < 600:
+        yield Problem(expected="a status of an error", actual=as_json(event["status"]), pointer="status")
     elif not isinstance(error.get("code"), str) or not isinstance(error.get("message"), str):
         yield Problem(expected="a code and a message", actual=as_json(error)[:200], pointer="error")
 
