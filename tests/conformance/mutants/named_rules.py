@@ -9,6 +9,12 @@ from __future__ import annotations
 __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
+    "completions/stream/indexes: two prompts in one choice": "CMP-02",
+    "completions/choices/stream-indexes: four streamed as one": "CMP-02",
+    "completions/bias/sound: ignores logit_bias": "CMP-05",
+    "completions/pairs/laws: streams without their echo": "CMP-04",
+    "responses/mcp-limit/state: no echo of the limit": "R-11",
+    "messages/tool/sound: one id for two calls": "MSG-01",
     "chat/pairs/laws: streams of two choices of another object": "CS-01",
     "chat/pairs/content: half a document": "SO-01 SO-05 LP-03",
     "completions/pairs/laws: two choices of another object": "CMP-01",
@@ -182,7 +188,6 @@ NAMED: dict[str, str] = {
     "responses/tool/state: a response with calls that goes on": "R-10",
     "responses/*/state: law of state: an error beside the end": "R-03",
     "responses/limits/incomplete: a time of completion": "R-03",
-    "responses/limits/shape: no time of completion": "R-03",
     "responses/limits/state: a time of completion": "R-03",
     "responses/stream-text/state: a streamed end with an error": "R-03",
     "responses/stream-text/state: a streamed time of completion": "R-03",

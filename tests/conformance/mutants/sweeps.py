@@ -43,6 +43,15 @@ def _streams_two(asked: Any) -> bool:
     return bool(asked.get("stream") and asked.get("n") == 2)
 
 
+def _streams_echo(asked: Any) -> bool:
+    return bool(asked.get("stream") and asked.get("echo") and isinstance(asked.get("prompt"), str))
+
+
+def _unechoed(found: Any) -> None:
+    for choice in found.get("choices", ()):
+        choice["text"] = choice["text"].replace("In Zürich", "").replace("世界", "")
+
+
 def _no_object(found: Any) -> None:
     found["object"] = "chunk"
 
@@ -270,6 +279,12 @@ ROWS: list[Row] = [
         "completions/pairs",
         "two choices of another object",
         where(_streams_two, rewritten(_no_object)),
+        "laws",
+    ),
+    (
+        "completions/pairs",
+        "streams without their echo",
+        where(_streams_echo, rewritten(_unechoed)),
         "laws",
     ),
     ("responses/pairs", "an object of another kind", where(_whole, rewritten(_no_object)), "laws"),

@@ -246,8 +246,8 @@ def test_a_problem_of_usage_names_the_fault(counts: tuple[int | None, ...], expe
     assert [problem.expected for problem in found] == expected
 
 
-def test_responses_need_no_prompt_tokens() -> None:
-    """CHAT-08 requires it, R-10 does not."""
+def test_a_prompt_has_tokens_in_responses_as_well() -> None:
     usage = {"input_tokens": 0, "output_tokens": 16, "total_tokens": 16}
 
-    assert list(usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")) == []
+    (problem,) = usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
+    assert problem.pointer == "usage.input_tokens"
