@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from typing import Any
 
 from mutants.mutations import with_body
 
-from field_faults.changes import Event, Json, Row, calls_in, deltas, each_choice, headers, streamed, whole
+from field_faults.changes import (
+    Change,
+    Event,
+    Json,
+    Row,
+    calls_in,
+    deltas,
+    each_choice,
+    headers,
+    streamed,
+    whole,
+)
 from field_faults.parts import entries, of_errors, of_models
 
 __all__ = ["FURTHER_LEGAL"]
@@ -100,6 +113,67 @@ def _null_arguments(events: list[Event], _: Json) -> None:
                     function["arguments"] = None
 
 
+NOT_REQUIRED = ("completed_at", "frequency_penalty", "presence_penalty", "store")
+"""Members of a response that OpenAI's document describes and does not require."""
+
+
+def _responses(change: Any) -> Change:
+    """Change every response object: of answers, of what is read back, and in events."""
+
+    def stored(exchange: Any) -> Any:
+        if exchange.method != "GET" or exchange.status != 200 or not isinstance(exchange.json, dict):
+            return exchange
+        if exchange.json.get("object") != "response":
+            return exchange
+        answer = deepcopy(exchange.json)
+        change(answer)
+        return with_body(exchange, json.dumps(answer).encode())
+
+    def events(found: list[Event], _: Json) -> None:
+        for _name, data in found:
+            if isinstance(data, dict) and isinstance(data.get("response"), dict):
+                change(data["response"])
+
+    parts = (stored, whole("responses", lambda answer, _: change(answer)), streamed("responses", events))
+
+    def apply(exchange: Any) -> Any:
+        for part in parts:
+            exchange = part(exchange)
+        return exchange
+
+    return apply
+
+
+def _required_alone(response: Json) -> None:
+    for name in NOT_REQUIRED:
+        response.pop(name, None)
+
+
+def _own_members(exchange: Any) -> Any:
+    """Add a member of its own to every JSON answer, which no stored object and no event has."""
+    if exchange.method == "WEBSOCKET" or exchange.status != 200 or not isinstance(exchange.json, dict):
+        return exchange
+    return with_body(exchange, json.dumps({**exchange.json, "x_vendor": {"node": 7}}).encode())
+
+
+def _own_members_of_events(found: list[Event], _: Json) -> None:
+    for _name, data in found:
+        if isinstance(data, dict):
+            data["x_vendor"] = 1
+
+
+def _nameless(error: Json, _: int) -> None:
+    error.update(code=None, param=None)
+
+
+def _two_blocks(message: Json, asked: Json) -> None:
+    for place, block in enumerate(message["content"]):
+        if block["type"] == "text" and len(block["text"]) > 4 and not asked.get("output_config"):
+            halves = block["text"][:2], block["text"][2:]
+            message["content"][place : place + 1] = [{**block, "text": half} for half in halves]
+            return
+
+
 FURTHER_LEGAL: tuple[Row, ...] = (
     ("vllm-ascend#8327", "the reason beside the last text", streamed("chat", _reason_with_text)),
     ("symfony/ai#2274", "cached tokens in members of its own", whole("chat", _own_counts)),
@@ -116,4 +190,9 @@ FURTHER_LEGAL: tuple[Row, ...] = (
     ("Anthropic", "members of later versions", whole("messages", _stop_details)),
     ("vllm", "ids of calls of its own", deltas(_own_ids)),
     ("vllm#9693", "arguments of streams begin with null", streamed("chat", _null_arguments)),
+    ("OpenAI", "required members of responses alone", _responses(_required_alone)),
+    ("OpenAI", "errors without a code and a param", of_errors(_nameless)),
+    ("Anthropic", "a text in two blocks", whole("messages", _two_blocks)),
+    ("OpenAI", "members of its own in every answer", _own_members),
+    ("OpenAI", "members of its own in events", streamed("responses", _own_members_of_events)),
 )

@@ -19,6 +19,7 @@ from plumbline_conformance.suite.scenario import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.schema_validation import known_members
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.exchange import Exchange, Transcript
@@ -85,7 +86,15 @@ def _object(seen: Transcript, name: str) -> dict[str, Any]:
 
 
 def _choices(answer: Any) -> Any:
-    return without_nulls(answer.get("choices")) if isinstance(answer, dict) else None
+    """Return the choices of an answer by the members of the contract: a server may send others with an answer alone."""
+    found = [
+        {
+            **known_members("ChatCompletionChoice", choice),
+            "message": known_members("ChatCompletionResponseMessage", choice.get("message")),
+        }
+        for choice in objects_in(answer.get("choices") if isinstance(answer, dict) else None)
+    ]
+    return without_nulls(found)
 
 
 @check("chat/stored/get", "Return a stored completion unchanged", "CHAT-16", request="get")
@@ -196,9 +205,9 @@ def stored_matching(seen: Transcript) -> Iterator[Problem]:
 
 def _shared(one: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """Return what a listed completion has in common with the answer to its request."""
-    return {
-        key: without_nulls(one.get(key)) for key in ("created", "model", "choices", "usage") if key in made
-    }
+    found = {name: without_nulls(one.get(name)) for name in ("created", "model", "usage") if name in made}
+    found["choices"] = _choices(one)
+    return found
 
 
 APART = 1.1

@@ -350,7 +350,7 @@ def _limited(exchange: Exchange) -> Iterator[Problem]:
         # an incomplete response without the reason. R-03: a completed one with a reason.
         rule, where = "R-05" if state == "incomplete" else "R-03", "incomplete_details.reason"
         yield Problem(expected=as_json(wanted[state]), actual=as_json(reason), pointer=where, rule=rule)
-    if (state == "completed") != (found.get("completed_at") is not None):
+    if "completed_at" in found and (state == "completed") != (found["completed_at"] is not None):
         shown = f"{found.get('completed_at')} while {state}"
         yield Problem(expected="a time when completed", actual=shown, pointer="completed_at", rule="R-03")
 
