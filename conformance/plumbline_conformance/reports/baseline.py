@@ -17,6 +17,7 @@ from plumbline_conformance.console.options import UnusableInput
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.client_claims import claim_of
+from plumbline_conformance.suite.scenario import SCENARIOS
 
 __all__ = ["VIOLATIONS", "Baseline", "BaselineEntry", "UnreadableBaseline"]
 
@@ -94,7 +95,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         A check that breaks fewer of the listed rules than before is no new violation: one defect of it was repaired.
         """
         entry = self.expected.get(finding.check)
-        if entry is None or finding.verdict not in VIOLATIONS:
+        if entry is None or not (finding.verdict in VIOLATIONS or _refuses_core(finding)):
             return False
         left = msgspec.structs.replace(entry, rules=[rule for rule in entry.rules if rule in finding.broken])
         return entry.is_true(finding) or (bool(left.rules) and left.is_true(finding))
@@ -130,7 +131,21 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             for name, finding in settled.items()
             if finding.verdict in VIOLATIONS
         }
+        seen |= {
+            finding.check: BaselineEntry(
+                verdict=finding.verdict,
+                why=known[finding.check].why if finding.check in known else _UNEXPLAINED,
+            )
+            for finding in findings
+            if _refuses_core(finding)
+        }
         return Baseline(expected=kept | seen)
+
+
+def _refuses_core(finding: Finding) -> bool:
+    """Return whether the server refused what every server must answer, which fails a run as a violation does."""
+    scenario = SCENARIOS.get(finding.check.rpartition("/")[0])
+    return finding.verdict == "rejected" and scenario is not None and scenario.core
 
 
 def _was_flaky(entry: BaselineEntry | None, finding: Finding) -> bool:

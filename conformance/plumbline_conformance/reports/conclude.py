@@ -27,7 +27,7 @@ from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.repairs import new_lines, repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.skips import skip_lines
-from plumbline_conformance.reports.standing import lacking, status_of, unjudged
+from plumbline_conformance.reports.standing import lacking, refused, status_of, unjudged
 from plumbline_conformance.suite.scenario import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.exchange import Transcript
 
@@ -155,7 +155,7 @@ def conclude(
     for name in () if _stopped_by_death(transcripts) else unjudged(report):
         who = "every server" if SCENARIOS[name].core else f"profile {report.profile}"
         console.print(f"No check of {name} reached a verdict, but {who} requires the scenario.", markup=False)
-    for sentence in lacking(report):
+    for sentence in (*lacking(report), *refused(report)):
         console.print(printable(sentence), markup=False)
     if unknown := sum((result.reason or "").startswith(UNKNOWN) for result in report.results):
         amount = "1 check was" if unknown == 1 else f"{unknown} checks were"

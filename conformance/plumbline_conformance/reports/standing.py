@@ -19,6 +19,7 @@ __all__ = [
     "core_of",
     "headline",
     "lacking",
+    "refused",
     "status_of",
     "unjudged",
     "whole",
@@ -87,7 +88,7 @@ def _is_broken(result: Result, strict: bool) -> bool:
 
 def _is_refused(result: Result, core: Collection[str], lacked: Collection[str]) -> bool:
     if result.verdict == "rejected":
-        return result.scenario in core
+        return result.scenario in core and result.expected is None
     return result.verdict == "skipped" and result.scenario in lacked
 
 
@@ -100,6 +101,16 @@ def core_of(report: Report) -> frozenset[str]:
     declared = set(report.run.options.capabilities) if report.run.options is not None else set()
     shown = {name for name, found in SCENARIOS.items() if found.needs and declared.issuperset(found.needs)}
     return frozenset(always | shown | scenarios_that_show(report.profile))
+
+
+def refused(report: Report) -> list[str]:
+    """Return a sentence for each refusal that fails the run."""
+    core = core_of(report)
+    return [
+        f"{result.check} was refused, but {result.scenario} must be answered: {result.reason}"
+        for result in report.results
+        if result.verdict == "rejected" and _is_refused(result, core, ())
+    ]
 
 
 def unjudged(report: Report) -> list[str]:

@@ -87,13 +87,10 @@ def _object(seen: Transcript, name: str) -> dict[str, Any]:
 
 def _choices(answer: Any) -> Any:
     """Return the choices of an answer by the members of the contract: a server may send others with an answer alone."""
-    found = [
-        {
-            **known_members("ChatCompletionChoice", choice),
-            "message": known_members("ChatCompletionResponseMessage", choice.get("message")),
-        }
-        for choice in objects_in(answer.get("choices") if isinstance(answer, dict) else None)
-    ]
+    found: list[dict[str, Any]] = []
+    for one in objects_in(answer.get("choices") if isinstance(answer, dict) else None):
+        message = known_members("ChatCompletionResponseMessage", one.get("message"))
+        found.append(known_members("ChatCompletionChoice", {**one, "message": message}))
     return without_nulls(found)
 
 
@@ -205,7 +202,9 @@ def stored_matching(seen: Transcript) -> Iterator[Problem]:
 
 def _shared(one: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """Return what a listed completion has in common with the answer to its request."""
-    found = {name: without_nulls(one.get(name)) for name in ("created", "model", "usage") if name in made}
+    found: dict[str, Any] = {
+        name: without_nulls(one.get(name)) for name in ("created", "model", "usage") if name in made
+    }
     found["choices"] = _choices(one)
     return found
 

@@ -20,7 +20,7 @@ from plumbline_conformance.reports.formats.text import by_rule, command_of, name
 from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.report import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.skips import skip_lines
-from plumbline_conformance.reports.standing import headline, lacking, status_of
+from plumbline_conformance.reports.standing import headline, lacking, refused, status_of
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.scenario import SEED
 
@@ -84,7 +84,7 @@ def html(report: Report) -> str:
             f'<p class="v warn">{safe(name)} is in the baseline and no longer broken as listed.</p>'
             for name in report.stale
         ),
-        *(f'<p class="v fail">{safe(sentence)}</p>' for sentence in lacking(report)),
+        *(f'<p class="v fail">{safe(sentence)}</p>' for sentence in (*lacking(report), *refused(report))),
         *(f"<p>{safe(line)}</p>" for line in repair_lines(report)),
         "<dl>",
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
