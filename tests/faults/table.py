@@ -447,6 +447,7 @@ The last soak of an hour (seed 0, 2026-12-01, at a load of 12 on two cores) sent
 and caused 979 faults. The median of memory was 626 MB after ten minutes, while workers of the hostile rows ran, and
 568 MB in the last two. Descriptors went from 39 to 69 and threads from 13 to 32, because workers start with their first
 use. No block, no request and no row of the store was left.
+"""
 
 
 def page() -> str:

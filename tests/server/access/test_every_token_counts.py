@@ -52,7 +52,7 @@ def play(request: GenerateRequest) -> Iterable[TokenChunk]:
 
 def counts(usage: dict[str, Any]) -> tuple[int, int]:
     found = [usage.get(f"{name}_tokens") for name in ("input", "output", "prompt", "completion")]
-    return tuple(count for count in found if count is not None)  # type: ignore[return-value]
+    return tuple(count for count in found if count is not None)
 
 
 async def paid(
