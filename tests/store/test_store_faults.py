@@ -126,16 +126,26 @@ async def test_a_file_that_may_not_be_written_is_named_as_such(tmp_path: Path) -
         await store.save_response(record("r1"))
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_nothing_is_acknowledged_into_a_deleted_file(tmp_path: Path, replaced: bool) -> None:
+async def test_nothing_is_acknowledged_into_a_deleted_file(
+    tmp_path: Path, replaced: bool, reconnects: bool
+) -> None:
     path, aside = tmp_path / "s.db", tmp_path / "aside.db"
     async with opened(path) as store:
         await store.save_response(record("r1"))
         path.rename(aside)
         if replaced:
             path.touch()
+        if reconnects:
+            assert store._database.engine is not None
+            store._database.engine.dispose()
         with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
             await store.save_response(record("r2"))
+        if reconnects:
+            with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+                await store.response("a", "r1")
+        assert path.exists() == replaced
         aside.replace(path)
         await store.save_response(record("r3"))
         assert await store.response("a", "r2") is None

@@ -103,6 +103,8 @@ class Database:
                 _make_private(self._file)
                 self._identity = _identity(self._file)
             self.engine = sa.create_engine(self._where, poolclass=sa.QueuePool, **limits)
+            # SQLite would make an empty database in the place of a file that was moved away.
+            sa.event.listen(self.engine, "do_connect", lambda *_: self._check_file())
             sa.event.listen(self.engine, "connect", self._set_up_sqlite)
             self._threads = ThreadPoolExecutor(_CONNECTIONS, "plumbline-store")
         else:
