@@ -23,8 +23,8 @@ __all__ = [
     "finished",
     "is_stream",
     "parsed",
-    "spelled",
     "stream_of",
+    "token_texts",
     "whole_of",
 ]
 
@@ -35,8 +35,8 @@ THINKING_MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>",
 """Markup of thinking that a server left in an answer."""
 
 
-def spelled(entries: list[dict[str, Any]]) -> Iterator[Problem]:
-    """Check that tokens are the text of their bytes, and not as a vocabulary spells them (LP-03).
+def token_texts(entries: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Check that each token is the text of its bytes, such as ` a` and not `Ġa` (LP-03).
 
     Bytes that are a part of a character have no text.
     """

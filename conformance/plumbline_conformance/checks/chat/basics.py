@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import spelled
+from plumbline_conformance.checks.answers import token_texts
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, shape
 from plumbline_conformance.checks.common import json_content_type, request_id, usage_adds_up
 from plumbline_conformance.checks.identity import made_now
@@ -153,7 +153,7 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
         return
     if choice.get("finish_reason") == "stop" and request_fields(exchange).get("stop"):
         raise Inconclusive("tokens that a stop string cut have entries, too")
-    yield from spelled(entries)
+    yield from token_texts(entries)
     found = [bytes(entry["bytes"]) for entry in entries]
     # The token that ended the answer may have an entry, but no text.
     candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import choice, deltas, is_stream, spelled, stream_of, whole_of
+from plumbline_conformance.checks.answers import choice, deltas, is_stream, stream_of, token_texts, whole_of
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import STREAM, both, stream, whole
@@ -95,7 +95,7 @@ def pair_same(seen: Transcript) -> Iterator[Problem]:
 def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _entries(exchange)
     answer = choice(exchange)
-    if wrong := list(spelled(found)):
+    if wrong := list(token_texts(found)):
         yield from wrong
         return
     if answer.reasoning or answer.calls or not all(isinstance(one.get("bytes"), list) for one in found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answers import THINKING_MARKS, parsed, spelled
+from plumbline_conformance.checks.answers import THINKING_MARKS, parsed, token_texts
 from plumbline_conformance.checks.chat.logprobs import (
     as_many,
     probable,
@@ -231,7 +231,7 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _some_entries(exchange)
     if not all(isinstance(entry.get("bytes"), list) for entry in found):
         raise Inconclusive("there are no bytes to join")
-    yield from spelled(found)
+    yield from token_texts(found)
     text = "".join(_texts(item) for item in items(exchange, "message")).rstrip("\ufffd")
     parts = [bytes(byte % 256 for byte in entry["bytes"] if isinstance(byte, int)) for entry in found]
     cut = response(exchange).get("status") == "incomplete"

@@ -141,6 +141,6 @@ def _device_problem(device: torch.device) -> str | None:
         return "its tensors have no data"
     try:
         torch.zeros(1, device=device)
-    except Exception as error:  # Backends raise their own: AssertionError, NotImplementedError, ImportError.
+    except Exception as error:  # Each backend of torch raises a class of its own choice.
         return f"torch cannot use it here ({type(error).__name__})"
     return None
